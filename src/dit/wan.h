@@ -1,0 +1,59 @@
+/* wan.h - a Wan transformer (Diffusers' WanTransformer3DModel) on a CPU.  Self-attention goes through mcsa_attend,
+ * cross-attention through mcsa_attend_dense, linear layers through oneDNN.
+ *
+ * F32 weights compute in F32.  BF16 and F16 weights compute linear layers and attention in BF16 with F32 accumulation;
+ * the residual stream, norms, modulation, RoPE angles and the time embedding stay F32. */
+#ifndef MCSA_DIT_WAN_H
+#define MCSA_DIT_WAN_H
+
+#include "base/status.h"
+
+typedef struct dit_wan_config {
+    int patch[3];                  /* frames, rows, columns */
+    int heads, head_dim;           /* dim = heads * head_dim */
+    int in_channels, out_channels;
+    int text_dim, freq_dim, ffn_dim, layers;
+    int rope_max_seq_len;
+    int cross_attn_norm;           /* whether blocks.i.norm2 has weights */
+    float eps;
+} dit_wan_config;
+
+typedef struct dit_wan dit_wan;
+
+/* dir holds config.json and the weights.  threads: 0 for OpenMP's default.
+ * precision: MCSA_BF16 or MCSA_F32 to force the arithmetic, 0 to follow the weights. */
+typedef struct dit_wan_options {
+    int threads;
+    mcsa_dtype precision;
+} dit_wan_options;
+
+mcsa_status dit_wan_open(dit_wan **out, const char *dir, const dit_wan_options *options, mcsa_error *error);
+void dit_wan_free(dit_wan *model);
+const dit_wan_config *dit_wan_describe(const dit_wan *model);
+mcsa_dtype dit_wan_precision(const dit_wan *model);
+
+/* Tokens of a latent of frames x height x width, or -1 when the patch does not divide it. */
+int64_t dit_wan_tokens(const dit_wan *model, int frames, int height, int width);
+
+/* One transformer evaluation. */
+typedef struct dit_wan_call {
+    int frames, height, width; /* of the latent */
+    const float *latent;       /* [in_channels, frames, height, width] */
+    float timestep;            /* 1000 sigma */
+    const float *context;      /* [context_rows, text_dim] */
+    int context_rows;
+    float *velocity;           /* out: [out_channels, frames, height, width] */
+    mcsa_run *run;             /* attention */
+    int step, branch;          /* for the run */
+} dit_wan_call;
+
+mcsa_status dit_wan_forward(dit_wan *model, const dit_wan_call *call, mcsa_error *error);
+
+/* Wall seconds since the model was opened: all of forward, and its linear layers. */
+typedef struct dit_wan_times {
+    double forward_s, linear_s;
+} dit_wan_times;
+
+dit_wan_times dit_wan_spent(const dit_wan *model);
+
+#endif
