@@ -1,0 +1,30 @@
+# The transformer (mcsa_dit) and the command (mcsa_cli, without main, so that tests link it; and the executable).
+
+find_package(PkgConfig REQUIRED)
+find_package(OneDNN REQUIRED)
+pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
+pkg_check_modules(LIBAV REQUIRED IMPORTED_TARGET libavformat libavcodec libswscale libavutil)
+pkg_check_modules(PNG REQUIRED IMPORTED_TARGET libpng)
+
+file(GLOB dit_sources CONFIGURE_DEPENDS src/dit/*.c)
+file(GLOB cli_sources CONFIGURE_DEPENDS cli/*.c bench/*.c)
+list(REMOVE_ITEM cli_sources ${PROJECT_SOURCE_DIR}/cli/main.c)
+
+if(dit_sources)
+    add_library(mcsa_dit STATIC ${dit_sources})
+    target_link_libraries(mcsa_dit PUBLIC mcsa_static PkgConfig::CJSON PRIVATE OneDNN::dnnl)
+endif()
+
+if(cli_sources)
+    add_library(mcsa_cli STATIC ${cli_sources})
+    target_include_directories(mcsa_cli PUBLIC ${PROJECT_SOURCE_DIR}/cli ${PROJECT_SOURCE_DIR}/bench)
+    target_link_libraries(mcsa_cli PUBLIC mcsa_dit mcsa_static PkgConfig::CJSON PkgConfig::LIBAV PkgConfig::PNG
+                                          OneDNN::dnnl)
+endif()
+
+if(EXISTS ${PROJECT_SOURCE_DIR}/cli/main.c)
+    add_executable(mcsa_command cli/main.c)
+    set_target_properties(mcsa_command PROPERTIES OUTPUT_NAME mcsa)
+    target_link_libraries(mcsa_command PRIVATE mcsa_cli)
+    install(TARGETS mcsa_command RUNTIME)
+endif()
