@@ -1,12 +1,12 @@
-# Compiler flags.  mcsa_flags carries what every target shares; mcsa_isa_flags gives each source file what its name says.
+# Compiler flags.  mcsa_flags carries what every target shares; mcsa_isa_flags gives each source file what its name
+# says:
 #
-#   *_avx2.c         AVX2, FMA and F16C             } called only after the run-time check of src/cpu; never -march=native,
-#   *_avx512bf16.c   AVX-512 F BW VL DQ and BF16    } so one build runs on every x86-64.  Needs gcc 10 or clang 9.
-#   *_scalar.c and src/base, src/core               no contraction of a * b + c: gcc and clang differ by default there,
-#                                                   and references must give the same bits from both
+#   *_avx2.c         AVX2, FMA and F16C           called only after the run-time check of src/cpu, so that one build
+#   *_avx512bf16.c   AVX-512 F BW VL DQ and BF16  runs on every x86-64; never -march=native.  Needs gcc 10 or clang 9.
+#   *_scalar.c and src/base, src/core             no contraction of a * b + c: gcc and clang differ by default there,
+#                                                 and references must give the same bits from both
 #
 # Never -ffast-math: masks are infinities and tests look for NaN.
-
 include(CheckCSourceCompiles)
 check_c_source_compiles("#ifndef __x86_64__\n#error\n#endif\nint main(void) { return 0; }" MCSA_X86)
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs the build tree BUILD under SCRATCH, moves the result, and builds and runs tests/package/use.c against it twice:
-# with find_package(mcsa) and with pkg-config.  The move proves that no installed file holds the place it was built for.
+# Installs the build tree BUILD under SCRATCH, moves the result, and builds and runs tests/package/use.c against it
+# twice: with find_package(mcsa) and with pkg-config.  The move proves that no installed file holds the place it was
+# built for.
 # Usage: run.sh BUILD SCRATCH CC CMAKE
 set -eu
 build=$1 scratch=$2 cc=$3 cmake=$4

@@ -1,0 +1,60 @@
+# The front door: short names for what CMake does.  `make help` lists them.  Everything is built in build/PRESET.
+
+MODEL      := models/tiny-t2v
+PROMPT     := a red star orbits over a blue checker background, camera pans left
+DEMO_FLAGS :=
+PREFIX     := /usr/local
+JOBS       := $(shell nproc 2>/dev/null || echo 2)
+MAKEFLAGS  += --no-print-directory
+
+configure = cmake --preset $(1) --log-level=WARNING
+compile   = cmake --build --preset $(1) --parallel $(JOBS)
+
+.PHONY: help demo build test asan tsan install clean dependencies
+
+help:
+	@echo "make demo      install what is missing, build, generate a clip with dense attention and with MC-Sparse;"
+	@echo "               PROMPT=\"...\" is the caption, DEMO_FLAGS=\"--steps 8\" adds options of mcsa generate"
+	@echo "make build     install what is missing, build libmcsa, the command and the tests in build/release"
+	@echo "make test      build, then run all tests"
+	@echo "make asan      the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make tsan      the tests under ThreadSanitizer (clang)"
+	@echo "make install   header, library, command, find_package and pkg-config files to PREFIX ($(PREFIX))"
+	@echo "make clean     remove build/ and demo/"
+
+dependencies:
+	@scripts/dependencies.sh
+
+demo: dependencies
+	$(call configure,release)
+	$(call compile,release) --target mcsa_command
+	@mkdir -p demo
+	build/release/mcsa generate --compare --model $(MODEL) --prompt "$(PROMPT)" \
+	    --out demo/clip.mp4 --out demo/clip.png --report demo/report.json $(DEMO_FLAGS)
+	@echo
+	@echo "MC-Sparse: demo/clip.mp4        all frames: demo/clip.png        report: demo/report.json"
+	@echo "dense:     demo/clip-dense.mp4  all frames: demo/clip-dense.png"
+
+build: dependencies
+	$(call configure,release)
+	$(call compile,release)
+
+test: build
+	ctest --preset release
+
+asan: dependencies
+	$(call configure,asan)
+	$(call compile,asan)
+	ctest --preset asan
+
+tsan:
+	@scripts/dependencies.sh --sanitizers
+	$(call configure,tsan)
+	$(call compile,tsan)
+	ctest --preset tsan
+
+install: build
+	cmake --install build/release --prefix $(PREFIX)
+
+clean:
+	rm -rf build demo
