@@ -7,6 +7,7 @@
 #                                                 and references must give the same bits from both
 #
 # Never -ffast-math: masks are infinities and tests look for NaN.
+
 include(CheckCSourceCompiles)
 check_c_source_compiles("#ifndef __x86_64__\n#error\n#endif\nint main(void) { return 0; }" MCSA_X86)
 
