@@ -67,10 +67,10 @@ echo "missing: $items"
 
 if command -v apt-get >/dev/null; then
     refresh='apt-get update -q'
-    recommends=--no-install-recommends
+    recommends='--no-install-recommends '
     # Debian brings clang's sanitizer runtime as a recommendation.
     case $items in *tsan*) recommends= ;; esac
-    install="env DEBIAN_FRONTEND=noninteractive apt-get install -q -y $recommends $(missing apt)"
+    install="apt-get install -q -y $recommends$(missing apt)"
 elif command -v dnf >/dev/null; then
     refresh=true install="dnf install -y $(missing capability)"
 elif command -v zypper >/dev/null; then
@@ -85,9 +85,9 @@ else
 fi
 
 if [ "$(id -u)" = 0 ]; then
-    as_root=
+    as_root='env DEBIAN_FRONTEND=noninteractive'
 elif sudo -n true 2>/dev/null; then
-    as_root='sudo -n'
+    as_root='sudo -n env DEBIAN_FRONTEND=noninteractive'
 else
     echo "Installing needs root. Type this line, then try again:" >&2
     if [ "$refresh" = true ]; then refresh=; else refresh="sudo $refresh && "; fi
