@@ -1,0 +1,34 @@
+/* rendition.h - one clip made by one method from given noise, with what it cost. */
+#ifndef MCSA_CLI_RENDITION_H
+#define MCSA_CLI_RENDITION_H
+
+#include "dit/sampler.h"
+#include "model.h"
+#include "progress.h"
+#include "quality.h"
+
+typedef struct rendition_order {
+    const video_model *model;
+    int frames, height, width;
+    const float *noise;       /* [in_channels, frames, height, width] */
+    const context *condition, *null_condition;
+    float guidance, shift;
+    dit_sampler_kind sampler;
+    int quiet;
+    mcsa_config attention;    /* steps, density, schedule, ...; layers and branches are filled in from the model */
+    int dense;                /* every attention dense: the baseline */
+} rendition_order;
+
+typedef struct rendition {
+    planes latent;            /* owns its data */
+    double denoise_s, linear_s;
+    mcsa_stats stats;
+    int *anchors;             /* [anchor_count] steps at which the schedule puts anchors */
+    int anchor_count;
+} rendition;
+
+/* MCSA_ECANCELED when interrupted.  On failure nothing is held. */
+mcsa_status rendition_make(rendition *out, const rendition_order *order, mcsa_error *error);
+void rendition_free(rendition *r);
+
+#endif

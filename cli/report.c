@@ -1,0 +1,157 @@
+/* report.c - the one place that knows the keys of report.json and the rows of the table. */
+#include "report.h"
+
+#include "staged.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Six decimals: a density of 0.1f should read 0.1, and no clock is better than a microsecond.  JSON has no infinity. */
+static void add_number(cJSON *object, const char *key, double value)
+{
+    if (isfinite(value))
+        cJSON_AddNumberToObject(object, key, round(value * 1e6) / 1e6);
+    else
+        cJSON_AddNullToObject(object, key);
+}
+
+static double other_seconds(const rendition *r)
+{
+    return fmax(0.0, r->denoise_s - r->stats.attention_s - r->linear_s);
+}
+
+static void add_measurements(cJSON *root, const rendition *made)
+{
+    const mcsa_stats *stats = &made->stats;
+    add_number(root, "density_requested", stats->density_requested);
+    add_number(root, "density_executed", stats->density_executed);
+    add_number(root, "density_run", stats->density_run);
+    cJSON_AddItemToObject(root, "anchors", cJSON_CreateIntArray(made->anchors, made->anchor_count));
+
+    cJSON *calls = cJSON_AddObjectToObject(root, "calls");
+    cJSON_AddNumberToObject(calls, "dense", (double)stats->dense);
+    cJSON_AddNumberToObject(calls, "anchor", (double)stats->anchor);
+    cJSON_AddNumberToObject(calls, "reuse", (double)stats->reuse);
+    cJSON_AddNumberToObject(calls, "fallback", (double)stats->fallback);
+
+    cJSON *time = cJSON_AddObjectToObject(root, "time_s");
+    add_number(time, "denoise", made->denoise_s);
+    add_number(time, "attention", stats->attention_s);
+    add_number(time, "grouping", stats->grouping_s);
+    add_number(time, "selection", stats->selection_s);
+    add_number(time, "linear", made->linear_s);
+    add_number(time, "other", other_seconds(made));
+
+    cJSON *bytes = cJSON_AddObjectToObject(root, "cache_bytes");
+    cJSON_AddNumberToObject(bytes, "selection", (double)stats->selection_bytes);
+    cJSON_AddNumberToObject(bytes, "residual", (double)stats->residual_bytes);
+}
+
+static void add_comparison(cJSON *root, const report *r)
+{
+    cJSON *fidelity = cJSON_AddObjectToObject(root, "fidelity");
+    add_number(fidelity, "psnr_db", r->fidelity.psnr_db);
+    add_number(fidelity, "ssim", r->fidelity.ssim);
+    add_number(fidelity, "rel_l2", r->fidelity.rel_l2);
+    cJSON *speedup = cJSON_AddObjectToObject(root, "speedup");
+    add_number(speedup, "denoise", r->dense->denoise_s / r->made->denoise_s);
+    add_number(speedup, "attention", r->dense->stats.attention_s / r->made->stats.attention_s);
+}
+
+char *report_json(const report *r)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "method", r->method);
+    cJSON_AddStringToObject(root, "backend", r->backend);
+    cJSON_AddStringToObject(root, "isa", r->isa);
+    cJSON_AddNumberToObject(root, "threads", r->threads);
+    cJSON_AddNumberToObject(root, "steps", r->steps);
+    cJSON_AddNumberToObject(root, "tokens", (double)r->tokens);
+    cJSON_AddNumberToObject(root, "heads", r->heads);
+    cJSON_AddNumberToObject(root, "head_dim", r->head_dim);
+    cJSON_AddNumberToObject(root, "layers", r->layers);
+    add_measurements(root, r->made);
+    if (r->dense) add_comparison(root, r);
+    char *text = cJSON_Print(root);
+    cJSON_Delete(root);
+    return text;
+}
+
+mcsa_status report_write(const report *r, const char *path, mcsa_error *error)
+{
+    staged file;
+    FILE *stream = NULL;
+    TRY(staged_name(&file, path, error));
+    char *text = report_json(r);
+    if (!text) return mcsa_fail(error, MCSA_ENOMEM, "no memory for the report");
+    mcsa_status status = staged_open(&file, &stream, error);
+    if (status == MCSA_OK) {
+        fprintf(stream, "%s\n", text);
+        status = staged_close(&file, stream, MCSA_OK, error);
+    }
+    free(text);
+    return status;
+}
+
+/* "denoise       21.40 s     13.10 s     1.63 x", with one column and no ratio when there is no baseline. */
+static void time_row(FILE *out, const char *name, const double *dense, double made)
+{
+    fprintf(out, "%-18s", name);
+    if (dense) fprintf(out, "%10.2f s ", *dense);
+    fprintf(out, "%10.2f s ", made);
+    if (dense) fprintf(out, "%10.2f x", *dense / made);
+    fputc('\n', out);
+}
+
+static void bytes_text(int64_t bytes, char *text, size_t size)
+{
+    static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+    double value = (double)bytes;
+    int unit = 0;
+    for (; value >= 1024.0 && unit < 4; unit++) value /= 1024.0;
+    snprintf(text, size, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+}
+
+static void method_rows(const report *r, FILE *out)
+{
+    const mcsa_stats *stats = &r->made->stats;
+    char selection[40], residual[40];
+    bytes_text(stats->selection_bytes, selection, sizeof selection);
+    bytes_text(stats->residual_bytes, residual, sizeof residual);
+    fprintf(out, "%-18s%10.3f asked, %.3f executed by sparse calls, %.3f over the whole run\n", "density",
+            stats->density_requested, stats->density_executed, stats->density_run);
+    fprintf(out, "%-18s%10s selection, %s residual\n", "cache", selection, residual);
+    fprintf(out, "%-18s%10lld dense, %lld anchor, %lld reuse, %lld fallback\n", "calls", (long long)stats->dense,
+            (long long)stats->anchor, (long long)stats->reuse, (long long)stats->fallback);
+    fprintf(out, "%-18s", "anchors at steps");
+    for (int i = 0; i < r->made->anchor_count; i++) fprintf(out, "%s%d", i ? ", " : "    ", r->made->anchors[i]);
+    fputs(r->made->anchor_count ? "\n" : "    none\n", out);
+}
+
+void report_table(const report *r, FILE *out)
+{
+    const rendition *made = r->made, *dense = r->dense;
+    fprintf(out, "%lld tokens, %d layers, %d heads of %d, %d steps; %s, %s, %d thread%s\n\n", (long long)r->tokens,
+            r->layers, r->heads, r->head_dim, r->steps, r->backend, r->isa, r->threads, r->threads == 1 ? "" : "s");
+    fprintf(out, "%-18s", "");
+    if (dense) fprintf(out, "%10s   ", "dense");
+    fprintf(out, "%10s   ", r->method);
+    fputs(dense ? "  speed-up\n" : "\n", out);
+    double dense_other = dense ? other_seconds(dense) : 0.0;
+    time_row(out, "denoise", dense ? &dense->denoise_s : NULL, made->denoise_s);
+    time_row(out, "  attention", dense ? &dense->stats.attention_s : NULL, made->stats.attention_s);
+    time_row(out, "  linear layers", dense ? &dense->linear_s : NULL, made->linear_s);
+    time_row(out, "  other", dense ? &dense_other : NULL, other_seconds(made));
+    fputc('\n', out);
+    if (dense) {
+        if (isinf(r->fidelity.psnr_db))
+            fprintf(out, "%-18s%10s (identical)\n", "PSNR", "inf");
+        else
+            fprintf(out, "%-18s%10.2f dB against dense\n", "PSNR", r->fidelity.psnr_db);
+        fprintf(out, "%-18s%10.4f\n", "SSIM", r->fidelity.ssim);
+        fprintf(out, "%-18s%10.4f\n", "relative L2", r->fidelity.rel_l2);
+    }
+    if (strcmp(r->method, "mcsa") == 0) method_rows(r, out);
+}
