@@ -1,0 +1,81 @@
+/* cpu.c - the CPU backend: scratch, and the table that binds the verbs. */
+#include "cpu.h"
+
+#include "residual.h"
+
+static size_t carve(mcsa_cpu *cpu, void *data)
+{
+    mcsa_arena arena = { data, 0 };
+    mcsa_tile measured, *tiles = mcsa_arena_take(&arena, sizeof *tiles * (size_t)cpu->threads);
+    int queries = cpu->C > MCSA_DENSE_TILE ? cpu->C : MCSA_DENSE_TILE;
+    for (int t = 0; t < cpu->threads; t++)
+        mcsa_tile_carve(data ? &tiles[t] : &measured, &arena, queries, cpu->D, cpu->M);
+    size_t rows = (size_t)cpu->HN;
+    cpu->tiles = tiles;
+    cpu->group.projection = mcsa_arena_take(&arena, sizeof(float) * rows);
+    cpu->group.rank = mcsa_arena_take(&arena, sizeof(uint32_t) * rows);
+    cpu->group.order = mcsa_arena_take(&arena, sizeof(int32_t) * rows);
+    for (int i = 0; i < 2; i++)
+        cpu->group.bounds[i] = mcsa_arena_take(&arena, sizeof(int32_t) * (rows / (size_t)cpu->C + 2));
+    return arena.used;
+}
+
+static mcsa_status reserve(void *state, const mcsa_dims *dims)
+{
+    mcsa_cpu *cpu = state;
+    int64_t HN = (int64_t)dims->H * dims->N;
+    if (dims->D <= cpu->D && dims->M <= cpu->M && HN <= cpu->HN) return MCSA_OK;
+    if (dims->D > cpu->D) cpu->D = dims->D;
+    if (dims->M > cpu->M) cpu->M = dims->M;
+    if (HN > cpu->HN) cpu->HN = HN;
+    if (mcsa_block_reserve(cpu->memory, &cpu->scratch, carve(cpu, NULL))) {
+        cpu->D = cpu->M = 0;
+        cpu->HN = 0;
+        return MCSA_ENOMEM;
+    }
+    carve(cpu, cpu->scratch.data);
+    return MCSA_OK;
+}
+
+static mcsa_status open_cpu(void **state, const mcsa_backend_options *options)
+{
+    mcsa_block self = { 0 };
+    if (mcsa_block_reserve(options->memory, &self, sizeof(mcsa_cpu))) return MCSA_ENOMEM;
+    mcsa_cpu *cpu = self.data;
+    *cpu = (mcsa_cpu){ .memory = options->memory, .threads = options->threads, .C = options->C, .self = self };
+    mcsa_kernels_fill(&cpu->kernels, options->isa);
+    *state = cpu;
+    return MCSA_OK;
+}
+
+static void close_cpu(void *state)
+{
+    mcsa_cpu *cpu = state;
+    mcsa_memory *memory = cpu->memory;
+    mcsa_block self = cpu->self;
+    mcsa_block_release(memory, &cpu->scratch);
+    mcsa_block_release(memory, &self);
+}
+
+static int64_t scratch_bytes(const void *state)
+{
+    return (int64_t)((const mcsa_cpu *)state)->scratch.bytes;
+}
+
+static int64_t residual_bytes(mcsa_residual form, const mcsa_dims *dims)
+{
+    return (int64_t)residual_row_bytes(form, dims->D) * dims->H * dims->N;
+}
+
+const mcsa_backend mcsa_backend_cpu = {
+    .name = "cpu",
+    .open = open_cpu,
+    .close = close_cpu,
+    .reserve = reserve,
+    .scratch_bytes = scratch_bytes,
+    .residual_bytes = residual_bytes,
+    .attend_dense = mcsa_cpu_attend_dense,
+    .group = mcsa_cpu_group,
+    .select = mcsa_cpu_select,
+    .attend_tokens = mcsa_cpu_attend_tokens,
+};

@@ -1,0 +1,47 @@
+/* cpu.h - the state of the CPU backend, shared by its four verbs. */
+#ifndef MCSA_CPU_CPU_H
+#define MCSA_CPU_CPU_H
+
+#include "core/backend.h"
+#include "tile.h"
+
+/* Scratch of grouping, for all heads at once. */
+typedef struct mcsa_group_scratch {
+    float *projection;   /* [H, N] on each node's principal direction */
+    uint32_t *rank;      /* [H, N] the same in integer order */
+    int32_t *order;      /* [H, N] the next level */
+    int32_t *bounds[2];  /* [G + 1] first group of each node, and the end */
+} mcsa_group_scratch;
+
+typedef struct mcsa_cpu {
+    mcsa_memory *memory;
+    int threads, C;
+    mcsa_kernel_set kernels;
+    int D, M;            /* largest that scratch is for */
+    int64_t HN;
+    mcsa_block self, scratch;
+    mcsa_tile *tiles;    /* [threads] */
+    mcsa_group_scratch group;
+} mcsa_cpu;
+
+void mcsa_cpu_attend_dense(void *state, const mcsa_qkv *x, float *lse);
+void mcsa_cpu_group(void *state, const mcsa_qkv *x, mcsa_selection *selection);
+void mcsa_cpu_select(void *state, const mcsa_qkv *x, const float *lse, mcsa_selection *selection);
+int64_t mcsa_cpu_attend_tokens(void *state, const mcsa_qkv *x, const mcsa_selection *selection,
+                               const mcsa_residual_rows *residual);
+
+/* BF16 tensors have a table of their own where there is BF16 arithmetic; all others compute in float. */
+static inline const mcsa_kernels *mcsa_cpu_kernels(const mcsa_cpu *cpu, mcsa_dtype dtype)
+{
+    return dtype == MCSA_BF16 ? &cpu->kernels.bf16 : &cpu->kernels.f32;
+}
+
+/* All rows of head h, or the rows that index names. */
+static inline mcsa_rows mcsa_head_rows(const mcsa_tensor *t, int h, const int32_t *index, int64_t first, int count)
+{
+    int64_t bytes = t->dtype == MCSA_F32 ? 4 : 2;
+    const void *data = (const char *)t->data + bytes * h * t->stride[0];
+    return (mcsa_rows){ data, t->dtype, t->stride[1], t->stride[2], index, first, count, (int)t->shape[2] };
+}
+
+#endif

@@ -1,0 +1,162 @@
+/* kernels_avx512bf16.c - the AVX-512 tables: float words for F32 and F16 tensors, bf16 pairs for BF16 tensors. */
+#include "simd_avx512.h"
+
+#define MCSA_PANEL_VECS 4
+
+#include <string.h>
+
+/* acc += a.low * b.low + a.high * b.high, products exact, sums in float */
+SIMD vf dot_pairs(vf a, vf b, vf acc)
+{
+    return _mm512_dpbf16_ps(acc, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
+}
+
+/* lane i: bf16(low_i) | bf16(high_i) << 16 */
+SIMD vf pack_pairs(vf low, vf high)
+{
+    const __m512i interleave =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3,
+                         18, 2, 17, 1, 16, 0);
+    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(high, low)));
+}
+
+#include "tile_kernels.h"
+
+static void scores_f32(const uint32_t *keys, const uint32_t *queries, int count, int D, int lanes, float *out)
+{
+    scores_of(0, keys, queries, count, D, lanes, out);
+}
+
+static void scores_bf16(const uint32_t *keys, const uint32_t *queries, int count, int D, int lanes, float *out)
+{
+    scores_of(1, keys, queries, count, D, lanes, out);
+}
+
+static void softmax_f32(const float *score, int count, int lanes, float scale2, mcsa_strip *strip, uint32_t *probabilities)
+{
+    softmax_of(0, score, count, lanes, scale2, strip, probabilities);
+}
+
+static void softmax_bf16(const float *score, int count, int lanes, float scale2, mcsa_strip *strip, uint32_t *probabilities)
+{
+    softmax_of(1, score, count, lanes, scale2, strip, probabilities);
+}
+
+static void accumulate_f32(const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
+                           const float *alpha, float *output)
+{
+    accumulate_of(0, values, probabilities, count, D, lanes, alpha, output);
+}
+
+static void accumulate_bf16(const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
+                            const float *alpha, float *output)
+{
+    accumulate_of(1, values, probabilities, count, D, lanes, alpha, output);
+}
+
+static void mass(const float *score, int count, int lanes, float scale2, const float *lse2, float *out)
+{
+    mass_of(score, count, lanes, scale2, lse2, out);
+}
+
+static void finish(const float *output, int D, int lanes, const float *sum, int count, float *rows)
+{
+    finish_of(output, D, lanes, sum, count, rows);
+}
+
+static void stage_f32(const mcsa_rows *rows, uint32_t *staged)
+{
+    stage_float(rows, staged);
+}
+
+static void pack_queries_f32(const mcsa_rows *rows, int lanes, uint32_t *queries, uint32_t *scratch)
+{
+    stage_float(rows, scratch);
+    size_t used = (size_t)rows->count * (size_t)rows->D;
+    memset(scratch + used, 0, sizeof *scratch * ((size_t)lanes * (size_t)rows->D - used));
+    transpose(scratch, lanes, rows->D, queries);
+}
+
+static void stage_keys_bf16(const mcsa_rows *rows, uint32_t *keys)
+{
+    int D = rows->D, words = (D + 1) / 2;
+    for (int r = 0; r < rows->count; r++, keys += words) {
+        const uint16_t *x = row_at(rows, r);
+        uint16_t *k = (uint16_t *)keys;
+        if (rows->column_stride == 1 && D % 32 == 0)
+            for (int d = 0; d < D; d += 32) _mm512_storeu_si512(k + d, _mm512_loadu_si512(x + d));
+        else
+            for (int d = 0; d < D; d++) k[d] = x[d * rows->column_stride];
+        if (D & 1) k[D] = 0;
+    }
+}
+
+static void pack_queries_bf16(const mcsa_rows *rows, int lanes, uint32_t *queries, uint32_t *scratch)
+{
+    int words = (rows->D + 1) / 2;
+    stage_keys_bf16(rows, scratch);
+    memset(scratch + rows->count * words, 0, sizeof *scratch * (size_t)(lanes - rows->count) * (size_t)words);
+    transpose(scratch, lanes, words, queries);
+}
+
+static void stage_values_bf16(const mcsa_rows *rows, uint32_t *values)
+{
+    int D = rows->D;
+    int64_t step = rows->column_stride;
+    for (int r = 0; r < rows->count; r += 2, values += D) {
+        const uint16_t *low = row_at(rows, r), *high = r + 1 < rows->count ? row_at(rows, r + 1) : NULL;
+        int d = 0;
+        if (step == 1 && high)
+            for (; d + 16 <= D; d += 16) {
+                __m512i a = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(low + d)));
+                __m512i b = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(high + d)));
+                _mm512_storeu_si512(values + d, _mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
+            }
+        for (; d < D; d++) values[d] = low[d * step] | (high ? (uint32_t)high[d * step] << 16 : 0);
+    }
+}
+
+static double pddp_pass(const mcsa_rows *rows, const float *direction, float shift, float *y, float *projection)
+{
+    return pddp_pass_of(rows, direction, shift, y, projection);
+}
+
+static int64_t peak_f32(int64_t rounds)
+{
+    return peak_of(0, rounds);
+}
+
+static int64_t peak_bf16(int64_t rounds)
+{
+    return peak_of(1, rounds);
+}
+
+void mcsa_kernels_avx512bf16(mcsa_kernels *f32, mcsa_kernels *bf16)
+{
+    *f32 = (mcsa_kernels){
+        .word_elements = 1,
+        .pack_queries = pack_queries_f32,
+        .stage_keys = stage_f32,
+        .stage_values = stage_f32,
+        .scores = scores_f32,
+        .softmax = softmax_f32,
+        .accumulate = accumulate_f32,
+        .mass = mass,
+        .finish = finish,
+        .residual_encode = residual_encode,
+        .residual_add = residual_add,
+        .load_row = load_row,
+        .store_row = store_row,
+        .pddp_pass = pddp_pass,
+        .peak = peak_f32,
+    };
+    *bf16 = *f32;
+    bf16->word_elements = 2;
+    bf16->pack_queries = pack_queries_bf16;
+    bf16->stage_keys = stage_keys_bf16;
+    bf16->stage_values = stage_values_bf16;
+    bf16->scores = scores_bf16;
+    bf16->softmax = softmax_bf16;
+    bf16->accumulate = accumulate_bf16;
+    bf16->peak = peak_bf16;
+}

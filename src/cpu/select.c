@@ -1,0 +1,40 @@
+/* select.c - two-pass exact selection over (head, group).  Pass 1 was dense attention, which left the row LSE; pass 2
+ * recomputes the scores, sums the exact attention mass of the group's queries per key, and keeps the K largest.  One
+ * group's masses live in one thread's scratch: no [G, N] array exists. */
+#include "cpu.h"
+#include "kth.h"
+
+#include <omp.h>
+
+/* Sets the bits of the K largest masses.  Masses are not negative, so their bits order as integers; of a NaN only the
+ * place in the order is unspecified. */
+static void keep(const float *mass, int N, int K, uint64_t *bits)
+{
+    const uint32_t *key = (const uint32_t *)(const void *)mass;
+    mcsa_kth kth = mcsa_kth_largest(key, N, K);
+    for (int j = 0; j < N; j += 64, bits++) {
+        *bits = 0;
+        for (int b = 0; b < 64 && j + b < N; b++) {
+            int tie = key[j + b] == kth.threshold && kth.ties > 0;
+            kth.ties -= tie;
+            *bits |= (uint64_t)(key[j + b] > kth.threshold || tie) << b;
+        }
+    }
+}
+
+void mcsa_cpu_select(void *state, const mcsa_qkv *x, const float *lse, mcsa_selection *s)
+{
+    mcsa_cpu *cpu = state;
+    const mcsa_kernels *kernels = mcsa_cpu_kernels(cpu, x->dims.dtype);
+#pragma omp parallel for schedule(dynamic) num_threads(cpu->threads)
+    for (int64_t task = 0; task < (int64_t)s->H * s->G; task++) {
+        mcsa_tile *tile = &cpu->tiles[omp_get_thread_num()];
+        int h = (int)(task / s->G), g = (int)(task % s->G), count = mcsa_group_size(s, g);
+        const int32_t *order = s->order + (int64_t)h * s->N + (int64_t)g * s->C;
+        mcsa_rows queries = mcsa_head_rows(x->q, h, order, 0, count), keys = mcsa_head_rows(x->k, h, NULL, 0, s->N);
+        mcsa_tile_load(tile, kernels, &queries);
+        for (int i = 0; i < count; i++) tile->lse[i] = lse[(int64_t)h * s->N + order[i]];
+        mcsa_tile_mass(tile, &keys, x->scale, tile->lse);
+        keep(tile->mass, s->N, s->K, s->kept + task * s->words);
+    }
+}

@@ -1,0 +1,102 @@
+/* tile.c - see tile.h. */
+#include "tile.h"
+
+#include <math.h>
+#include <string.h>
+
+static const float LOG2_E = 0x1.715476p+0f, LN_2 = 0x1.62e430p-1f;
+
+void mcsa_tile_carve(mcsa_tile *tile, mcsa_arena *arena, int queries, int D, int M)
+{
+    size_t strips = ((size_t)queries + MCSA_STRIP - 1) / MCSA_STRIP, plane = (size_t)MCSA_STRIP * (size_t)D;
+    size_t block = (size_t)MCSA_KEY_BLOCK * (size_t)D, scores = (size_t)MCSA_KEY_BLOCK * MCSA_STRIP;
+    tile->queries = mcsa_arena_take(arena, 4 * strips * plane);
+    tile->output = mcsa_arena_take(arena, 4 * strips * plane);
+    tile->strips = mcsa_arena_take(arena, sizeof *tile->strips * strips);
+    tile->keys = mcsa_arena_take(arena, 4 * block);
+    tile->values = mcsa_arena_take(arena, 4 * block);
+    tile->probabilities = mcsa_arena_take(arena, 4 * scores);
+    tile->scores = mcsa_arena_take(arena, 4 * scores);
+    tile->rows = mcsa_arena_take(arena, 4 * (size_t)queries * (size_t)D);
+    tile->lse = mcsa_arena_take(arena, 4 * (size_t)queries);
+    tile->kept = mcsa_arena_take(arena, 4 * (size_t)M);
+    tile->mass = mcsa_arena_take(arena, 4 * (size_t)M);
+}
+
+/* rows r .. r + count of a longer list */
+static mcsa_rows part(const mcsa_rows *rows, int r, int count)
+{
+    mcsa_rows p = *rows;
+    p.count = rows->count - r < count ? rows->count - r : count;
+    if (p.index)
+        p.index += r;
+    else
+        p.first += r;
+    return p;
+}
+
+static int strip_lanes(const mcsa_tile *tile, int at)
+{
+    int left = tile->count - at;
+    return left < MCSA_STRIP ? mcsa_lanes(left) : MCSA_STRIP;
+}
+
+void mcsa_tile_load(mcsa_tile *tile, const mcsa_kernels *kernels, const mcsa_rows *queries)
+{
+    tile->kernels = kernels;
+    tile->count = queries->count;
+    tile->D = queries->D;
+    for (int i = 0; i < tile->count; i += MCSA_STRIP) {
+        mcsa_rows rows = part(queries, i, MCSA_STRIP);
+        /* values is at least [STRIP, D] words and idle until keys are staged */
+        kernels->pack_queries(&rows, strip_lanes(tile, i), tile->queries + (ptrdiff_t)i * tile->D, tile->values);
+    }
+}
+
+void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale)
+{
+    const mcsa_kernels *kernel = tile->kernels;
+    for (int i = 0; i < tile->count; i += MCSA_STRIP) {
+        mcsa_strip *strip = &tile->strips[i / MCSA_STRIP];
+        for (int l = 0; l < MCSA_STRIP; l++) strip->max[l] = -INFINITY;
+        memset(strip->sum, 0, sizeof strip->sum);
+        memset(tile->output + (ptrdiff_t)i * tile->D, 0, 4 * (size_t)MCSA_STRIP * (size_t)tile->D);
+    }
+    for (int j = 0; j < keys->count; j += MCSA_KEY_BLOCK) {
+        mcsa_rows k = part(keys, j, MCSA_KEY_BLOCK), v = part(values, j, MCSA_KEY_BLOCK);
+        kernel->stage_keys(&k, tile->keys);
+        kernel->stage_values(&v, tile->values);
+        for (int i = 0; i < tile->count; i += MCSA_STRIP) {
+            int lanes = strip_lanes(tile, i);
+            mcsa_strip *strip = &tile->strips[i / MCSA_STRIP];
+            kernel->scores(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, lanes, tile->scores);
+            kernel->softmax(tile->scores, k.count, lanes, scale * LOG2_E, strip, tile->probabilities);
+            kernel->accumulate(tile->values, tile->probabilities, k.count, tile->D, lanes, strip->alpha,
+                               tile->output + (ptrdiff_t)i * tile->D);
+        }
+    }
+    for (int i = 0; i < tile->count; i += MCSA_STRIP) {
+        mcsa_strip *strip = &tile->strips[i / MCSA_STRIP];
+        int lanes = strip_lanes(tile, i), used = tile->count - i < lanes ? tile->count - i : lanes;
+        kernel->finish(tile->output + (ptrdiff_t)i * tile->D, tile->D, lanes, strip->sum, used,
+                       tile->rows + (ptrdiff_t)i * tile->D);
+        for (int l = 0; l < used; l++) tile->lse[i + l] = LN_2 * (strip->max[l] + log2f(strip->sum[l]));
+    }
+}
+
+void mcsa_tile_mass(mcsa_tile *tile, const mcsa_rows *keys, float scale, const float *lse)
+{
+    const mcsa_kernels *kernel = tile->kernels;
+    float lse2[MCSA_STRIP];
+    memset(tile->mass, 0, 4 * (size_t)keys->count);
+    for (int j = 0; j < keys->count; j += MCSA_KEY_BLOCK) {
+        mcsa_rows k = part(keys, j, MCSA_KEY_BLOCK);
+        kernel->stage_keys(&k, tile->keys);
+        for (int i = 0; i < tile->count; i += MCSA_STRIP) {
+            int lanes = strip_lanes(tile, i);
+            for (int l = 0; l < lanes; l++) lse2[l] = i + l < tile->count ? lse[i + l] * LOG2_E : INFINITY;
+            kernel->scores(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, lanes, tile->scores);
+            kernel->mass(tile->scores, k.count, lanes, scale * LOG2_E, lse2, tile->mass + j);
+        }
+    }
+}

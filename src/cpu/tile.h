@@ -1,0 +1,47 @@
+/* tile.h - one thread's scratch, and the two things done with a tile of queries: attend and weigh.
+ *
+ * A tile is cut into strips of up to 64 lanes; for each block of keys, staged once, every strip runs scores, softmax and
+ * accumulate.  At C = 128, D = 128 in bf16 the working set is 32 KiB of queries, 64 KiB of output, 72 KiB of scores and
+ * probabilities and 96 KiB of keys and values: it stays in a 1 MiB L2. */
+#ifndef MCSA_CPU_TILE_H
+#define MCSA_CPU_TILE_H
+
+#include "base/memory.h"
+#include "kernels.h"
+
+enum { MCSA_DENSE_TILE = 128 }; /* queries of a tile of dense attention */
+
+typedef struct mcsa_tile {
+    const mcsa_kernels *kernels;
+    int count, D;            /* of the queries loaded now */
+    uint32_t *queries;       /* [strips][words, lanes] */
+    float *output;           /* [strips][D, lanes] */
+    mcsa_strip *strips;      /* [strips] */
+    uint32_t *keys, *values; /* staged blocks [KEY_BLOCK, D] words */
+    uint32_t *probabilities; /* [KEY_BLOCK, STRIP] words */
+    float *scores;           /* [KEY_BLOCK, STRIP] */
+    float *rows;             /* [count, D] attention output */
+    float *lse;              /* [count] */
+    int32_t *kept;           /* [M] */
+    float *mass;             /* [M] */
+} mcsa_tile;
+
+/* Takes a tile for up to `queries` queries, D and M from the arena. */
+void mcsa_tile_carve(mcsa_tile *tile, mcsa_arena *arena, int queries, int D, int M);
+
+/* Loads the tile's queries. */
+void mcsa_tile_load(mcsa_tile *tile, const mcsa_kernels *kernels, const mcsa_rows *queries);
+
+/* tile->rows = softmax(q k^T scale) v over the given rows of k and v;  tile->lse = natural log of the denominators. */
+void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale);
+
+/* tile->mass[j] = sum over the tile's queries of exp(scale s_ij - lse_i), lse: [count].  keys: all M rows. */
+void mcsa_tile_mass(mcsa_tile *tile, const mcsa_rows *keys, float scale, const float *lse);
+
+/* Lanes that `count` queries occupy. */
+static inline int mcsa_lanes(int count)
+{
+    return (count + MCSA_LANES - 1) / MCSA_LANES * MCSA_LANES;
+}
+
+#endif

@@ -1,0 +1,244 @@
+/* tile_kernels.h - the kernels of kernels.h written once against a SIMD vocabulary (simd_*.h, included before).  Each
+ * instruction set's file includes this and binds the functions to its table.
+ *
+ * `pairs` is a compile-time constant in every caller: 0 for float words, 1 for bf16 pairs, which needs the file to
+ * define dot_pairs and pack_pairs. */
+#ifndef MCSA_CPU_TILE_KERNELS_H
+#define MCSA_CPU_TILE_KERNELS_H
+
+#include "kernels.h"
+#include "residual.h"
+#include "rows.h"
+
+SIMD vf v_words(const uint32_t *p)
+{
+    return v_load((const float *)(const void *)p);
+}
+
+SIMD vf v_word(const uint32_t *p)
+{
+    float f;
+    memcpy(&f, p, sizeof f);
+    return v_set(f);
+}
+
+/* Where panel finds row r, step t of A: a[r * row + t * step]. */
+typedef struct operand {
+    const uint32_t *a;
+    ptrdiff_t row, step;
+} operand;
+
+/* c [rows, lanes] = (alpha ? c * alpha : 0) + A [rows, depth] B [depth, lanes] on vecs * VL lanes. */
+SIMD void panel(int pairs, int rows, int vecs, operand A, const uint32_t *b, int depth, int lanes, const float *alpha,
+                float *c)
+{
+    vf acc[PANEL_ROWS][PANEL_VECS];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vecs; v++)
+            acc[r][v] = alpha ? v_mul(v_load(c + (ptrdiff_t)r * lanes + v * VL), v_load(alpha + v * VL)) : v_set(0);
+    for (int t = 0; t < depth; t++, b += lanes) {
+        vf column[PANEL_VECS];
+        for (int v = 0; v < vecs; v++) column[v] = v_words(b + v * VL);
+        for (int r = 0; r < rows; r++) {
+            vf x = v_word(A.a + r * A.row + t * A.step);
+            for (int v = 0; v < vecs; v++)
+                acc[r][v] = pairs ? dot_pairs(x, column[v], acc[r][v]) : v_fma(x, column[v], acc[r][v]);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vecs; v++) v_store(c + (ptrdiff_t)r * lanes + v * VL, acc[r][v]);
+}
+
+/* All rows of one lane group.  Eight rows go as 4 + 4, since 16 chains hide the latency of a multiply and 2 do not. */
+SIMD void panels(int pairs, int vecs, operand A, const uint32_t *b, int rows, int depth, int lanes, const float *alpha,
+                 float *c)
+{
+    for (int r = 0; r < rows;) {
+        int left = rows - r, take = left >= 6 && left != 8 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+        operand from = { A.a + r * A.row, A.row, A.step };
+        float *to = c + (ptrdiff_t)r * lanes;
+        switch (take) {
+        case 6: panel(pairs, 6, vecs, from, b, depth, lanes, alpha, to); break;
+        case 4: panel(pairs, 4, vecs, from, b, depth, lanes, alpha, to); break;
+        case 2: panel(pairs, 2, vecs, from, b, depth, lanes, alpha, to); break;
+        default: panel(pairs, 1, vecs, from, b, depth, lanes, alpha, to); break;
+        }
+        r += take;
+    }
+}
+
+SIMD void multiply(int pairs, operand A, const uint32_t *b, int rows, int depth, int lanes, const float *alpha, float *c)
+{
+    for (int i = 0; i < lanes;) {
+        const float *scale = alpha ? alpha + i : NULL;
+        int vecs = (lanes - i) / VL;
+        if (vecs > PANEL_VECS) vecs = PANEL_VECS;
+        switch (vecs) {
+#if MCSA_PANEL_VECS >= 4
+        case 4: panels(pairs, 4, A, b + i, rows, depth, lanes, scale, c + i); break;
+        case 3: panels(pairs, 3, A, b + i, rows, depth, lanes, scale, c + i); break;
+#endif
+        case 2: panels(pairs, 2, A, b + i, rows, depth, lanes, scale, c + i); break;
+        default: panels(pairs, 1, A, b + i, rows, depth, lanes, scale, c + i); break;
+        }
+        i += vecs * VL;
+    }
+}
+
+SIMD void scores_of(int pairs, const uint32_t *keys, const uint32_t *queries, int count, int D, int lanes, float *out)
+{
+    int words = pairs ? (D + 1) / 2 : D;
+    multiply(pairs, (operand){ keys, words, 1 }, queries, count, words, lanes, NULL, out);
+}
+
+SIMD void accumulate_of(int pairs, const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
+                        const float *alpha, float *output)
+{
+    int steps = pairs ? (count + 1) / 2 : count;
+    multiply(pairs, (operand){ values, 1, D }, probabilities, D, steps, lanes, alpha, output);
+}
+
+SIMD void softmax_of(int pairs, const float *score, int count, int lanes, float scale2, mcsa_strip *strip,
+                     uint32_t *probabilities)
+{
+    vf scale = v_set(scale2);
+    for (int i = 0; i < lanes; i += VL) {
+        const float *s = score + i;
+        vf m0 = v_load(s), m1 = m0, m2 = m0, m3 = m0; /* four chains: one would wait for each maximum */
+        int j = 1;
+        for (; j + 3 < count; j += 4) {
+            m0 = v_max(m0, v_load(s + (ptrdiff_t)j * lanes));
+            m1 = v_max(m1, v_load(s + (ptrdiff_t)(j + 1) * lanes));
+            m2 = v_max(m2, v_load(s + (ptrdiff_t)(j + 2) * lanes));
+            m3 = v_max(m3, v_load(s + (ptrdiff_t)(j + 3) * lanes));
+        }
+        for (; j < count; j++) m0 = v_max(m0, v_load(s + (ptrdiff_t)j * lanes));
+        vf before = v_load(strip->max + i);
+        vf now = v_max(before, v_mul(scale, v_max(v_max(m0, m1), v_max(m2, m3))));
+        vf from = v_finite_max(now); /* all scores -inf: no -inf - -inf */
+        vf alpha = v_exp2(v_sub(before, from)), minus = v_sub(v_set(0), from), sum = v_set(0);
+        float *p = (float *)(void *)probabilities + i;
+        if (pairs) {
+            for (j = 0; j + 1 < count; j += 2, p += lanes) {
+                vf low = v_exp2(v_fma(v_load(s + (ptrdiff_t)j * lanes), scale, minus));
+                vf high = v_exp2(v_fma(v_load(s + (ptrdiff_t)(j + 1) * lanes), scale, minus));
+                sum = v_add(sum, v_add(low, high));
+                v_store(p, pack_pairs(low, high));
+            }
+            if (j < count) {
+                vf low = v_exp2(v_fma(v_load(s + (ptrdiff_t)j * lanes), scale, minus));
+                sum = v_add(sum, low);
+                v_store(p, pack_pairs(low, v_set(0)));
+            }
+        } else {
+            for (j = 0; j < count; j++, p += lanes) {
+                vf x = v_exp2(v_fma(v_load(s + (ptrdiff_t)j * lanes), scale, minus));
+                sum = v_add(sum, x);
+                v_store(p, x);
+            }
+        }
+        v_store(strip->max + i, now);
+        v_store(strip->alpha + i, alpha);
+        v_store(strip->sum + i, v_fma(v_load(strip->sum + i), alpha, sum));
+    }
+}
+
+/* mass_j += sum_i exp2(scale2 s_ij - lse2_i): METHOD.md (2) */
+SIMD void mass_of(const float *score, int count, int lanes, float scale2, const float *lse2, float *mass)
+{
+    vf scale = v_set(scale2);
+    for (int j = 0; j < count; j++, score += lanes) {
+        vf sum = v_set(0);
+        for (int i = 0; i < lanes; i += VL)
+            sum = v_add(sum, v_exp2(v_sub(v_mul(v_load(score + i), scale), v_load(lse2 + i))));
+        mass[j] += v_sum(sum);
+    }
+}
+
+/* dst [columns, rows] = src [rows, columns], words */
+SIMD void transpose(const uint32_t *src, int rows, int columns, uint32_t *dst)
+{
+    for (int c = 0; c < columns; c += VL)
+        for (int r = 0; r < rows; r += VL) {
+            if (c + VL <= columns && r + VL <= rows) {
+                vf block[VL];
+                for (int i = 0; i < VL; i++) block[i] = v_words(src + (ptrdiff_t)(r + i) * columns + c);
+                v_transpose(block);
+                for (int i = 0; i < VL; i++) v_store((float *)(void *)(dst + (ptrdiff_t)(c + i) * rows + r), block[i]);
+            } else {
+                for (int j = c; j < columns && j < c + VL; j++)
+                    for (int i = r; i < rows && i < r + VL; i++) dst[(ptrdiff_t)j * rows + i] = src[(ptrdiff_t)i * columns + j];
+            }
+        }
+}
+
+SIMD void finish_of(const float *output, int D, int lanes, const float *sum, int count, float *rows)
+{
+    for (int i = 0; i < lanes && i < count; i += VL) {
+        float inverse[VL];
+        for (int l = 0; l < VL; l++) inverse[l] = 1 / sum[i + l];
+        int d = 0, used = count - i < VL ? count - i : VL;
+        for (; d + VL <= D; d += VL) {
+            vf block[VL];
+            for (int l = 0; l < VL; l++) block[l] = v_mul(v_load(output + (ptrdiff_t)(d + l) * lanes + i), v_load(inverse));
+            v_transpose(block);
+            for (int l = 0; l < VL; l++)
+                if (l < used) v_store(rows + (ptrdiff_t)(i + l) * D + d, block[l]);
+        }
+        for (; d < D; d++)
+            for (int l = 0; l < used; l++) rows[(ptrdiff_t)(i + l) * D + d] = output[(ptrdiff_t)d * lanes + i + l] * inverse[l];
+    }
+}
+
+/* staged float rows [count, D] */
+SIMD void stage_float(const mcsa_rows *rows, uint32_t *staged)
+{
+    for (int r = 0; r < rows->count; r++)
+        load_row(row_at(rows, r), rows->dtype, rows->column_stride, rows->D, (float *)(void *)staged + (ptrdiff_t)r * rows->D);
+}
+
+/* Two rows at a time share the loads of direction and y; the order of the sums is fixed by the row order. */
+SIMD double pddp_pass_of(const mcsa_rows *rows, const float *direction, float shift, float *y, float *projection)
+{
+    _Alignas(64) float x[MCSA_MAX_DIM] = { 0 }, v[MCSA_MAX_DIM] = { 0 }, sum[MCSA_MAX_DIM] = { 0 };
+    int D = rows->D, wide = (D + VL - 1) / VL * VL;
+    memcpy(v, direction, sizeof *v * (size_t)D);
+    double total = 0;
+    for (int r = 0; r < rows->count; r++) {
+        load_row(row_at(rows, r), rows->dtype, rows->column_stride, D, x);
+        vf t0 = v_set(0), t1 = v_set(0);
+        int d = 0;
+        for (; d + 2 * VL <= wide; d += 2 * VL) {
+            t0 = v_fma(v_load(x + d), v_load(v + d), t0);
+            t1 = v_fma(v_load(x + d + VL), v_load(v + d + VL), t1);
+        }
+        if (d < wide) t0 = v_fma(v_load(x + d), v_load(v + d), t0);
+        float t = v_sum(v_add(t0, t1)), centred = t - shift;
+        if (projection) projection[r] = t;
+        total += (double)centred;
+        vf c = v_set(centred);
+        for (d = 0; d < wide; d += VL) v_store(sum + d, v_fma(c, v_load(x + d), v_load(sum + d)));
+    }
+    for (int d = 0; d < D; d++) y[d] += sum[d];
+    return total;
+}
+
+/* 24 independent chains on 32 registers, 12 on 16; the volatile store keeps the compiler from dropping the work. */
+SIMD int64_t peak_of(int pairs, int64_t rounds)
+{
+    vf acc[PANEL_ROWS][PANEL_VECS], x = v_set(0), y = v_set(0);
+    for (int r = 0; r < PANEL_ROWS; r++)
+        for (int v = 0; v < PANEL_VECS; v++) acc[r][v] = v_set((float)(r + v));
+    for (int64_t i = 0; i < rounds; i++) {
+        __asm__ volatile("" : "+x"(x), "+x"(y)); /* operands may have changed: no folding over rounds */
+        for (int r = 0; r < PANEL_ROWS; r++)
+            for (int v = 0; v < PANEL_VECS; v++) acc[r][v] = pairs ? dot_pairs(x, y, acc[r][v]) : v_fma(x, y, acc[r][v]);
+    }
+    volatile float sink;
+    for (int r = 0; r < PANEL_ROWS; r++)
+        for (int v = 0; v < PANEL_VECS; v++) sink = v_sum(acc[r][v]);
+    (void)sink;
+    return rounds * PANEL_ROWS * PANEL_VECS * VL * (pairs ? 4 : 2);
+}
+
+#endif
