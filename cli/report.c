@@ -28,7 +28,9 @@ static void add_measurements(cJSON *root, const rendition *made)
     add_number(root, "density_requested", stats->density_requested);
     add_number(root, "density_executed", stats->density_executed);
     add_number(root, "density_run", stats->density_run);
-    cJSON_AddItemToObject(root, "anchors", cJSON_CreateIntArray(made->anchors, made->anchor_count));
+    cJSON *anchors = cJSON_AddArrayToObject(root, "anchors");
+    for (int i = 0; i < made->anchor_count; i++)
+        cJSON_AddItemToArray(anchors, cJSON_CreateNumber(made->anchors[i]));
 
     cJSON *calls = cJSON_AddObjectToObject(root, "calls");
     cJSON_AddNumberToObject(calls, "dense", (double)stats->dense);
@@ -99,10 +101,10 @@ mcsa_status report_write(const report *r, const char *path, mcsa_error *error)
 static void time_row(FILE *out, const char *name, const double *dense, double made)
 {
     fprintf(out, "%-18s", name);
-    if (dense) fprintf(out, "%10.2f s ", *dense);
-    fprintf(out, "%10.2f s ", made);
-    if (dense) fprintf(out, "%10.2f x", *dense / made);
-    fputc('\n', out);
+    if (dense)
+        fprintf(out, "%10.2f s %10.2f s %10.2f x\n", *dense, made, *dense / made);
+    else
+        fprintf(out, "%10.2f s\n", made);
 }
 
 static void bytes_text(int64_t bytes, char *text, size_t size)
@@ -118,6 +120,7 @@ static void method_rows(const report *r, FILE *out)
 {
     const mcsa_stats *stats = &r->made->stats;
     char selection[40], residual[40];
+    fputc('\n', out);
     bytes_text(stats->selection_bytes, selection, sizeof selection);
     bytes_text(stats->residual_bytes, residual, sizeof residual);
     fprintf(out, "%-18s%10.3f asked, %.3f executed by sparse calls, %.3f over the whole run\n", "density",
@@ -135,17 +138,17 @@ void report_table(const report *r, FILE *out)
     const rendition *made = r->made, *dense = r->dense;
     fprintf(out, "%lld tokens, %d layers, %d heads of %d, %d steps; %s, %s, %d thread%s\n\n", (long long)r->tokens,
             r->layers, r->heads, r->head_dim, r->steps, r->backend, r->isa, r->threads, r->threads == 1 ? "" : "s");
-    fprintf(out, "%-18s", "");
-    if (dense) fprintf(out, "%10s   ", "dense");
-    fprintf(out, "%10s   ", r->method);
-    fputs(dense ? "  speed-up\n" : "\n", out);
+    if (dense)
+        fprintf(out, "%-18s%10s   %10s   %10s\n", "", "dense", r->method, "speed-up");
+    else
+        fprintf(out, "%-18s%10s\n", "", r->method);
     double dense_other = dense ? other_seconds(dense) : 0.0;
     time_row(out, "denoise", dense ? &dense->denoise_s : NULL, made->denoise_s);
     time_row(out, "  attention", dense ? &dense->stats.attention_s : NULL, made->stats.attention_s);
     time_row(out, "  linear layers", dense ? &dense->linear_s : NULL, made->linear_s);
     time_row(out, "  other", dense ? &dense_other : NULL, other_seconds(made));
-    fputc('\n', out);
     if (dense) {
+        fputc('\n', out);
         if (isinf(r->fidelity.psnr_db))
             fprintf(out, "%-18s%10s (identical)\n", "PSNR", "inf");
         else

@@ -1,8 +1,8 @@
 /* video_mp4.c - .mp4 through libavcodec and libavformat.
  *
  * 4:2:0 because browsers play nothing else, sizes padded to even by repeating the last row or column, the index at the
- * front (faststart) so that playing starts before the download ends.  Quality: x264's crf 10 is about 50 dB on our
- * scenes, far above what the methods differ by; measurements never read this file back. */
+ * front (faststart) so that playing starts before the download ends.  Quality: x264's crf 10 gave 52 dB of luma on the
+ * moving picture of the tests, far above what the methods differ by; measurements never read this file. */
 #include "staged.h"
 #include "video.h"
 

@@ -1,0 +1,113 @@
+#!/bin/sh
+# The real command on the real model, small and few steps: every output, every exit code, a comparison, an interrupt.
+# usage: e2e.sh MCSA MODEL_DIR SCRATCH_DIR
+set -u
+mcsa=$1 model=$2 scratch=$3
+rm -rf "$scratch" && mkdir -p "$scratch" && cd "$scratch" || exit 1
+failures=0
+
+fail() {
+    echo "FAIL: $*"
+    [ -s err ] && sed 's/^/    /' err
+    failures=$((failures + 1))
+}
+
+# expect CODE ARGS...: runs the command; standard output and error go to the files out and err.
+expect() {
+    code=$1
+    shift
+    "$mcsa" "$@" >out 2>err
+    got=$?
+    [ $got -eq "$code" ] || fail "exit $got instead of $code: mcsa $*"
+}
+
+says() { # says FILE TEXT
+    grep -qF -- "$2" "$1" || fail "$1 lacks: $2"
+}
+
+small="--frames 4 --height 32 --width 32 --steps 3"
+caption="a red star orbits over a blue checker background"
+
+expect 0 --help && says out "generate"
+expect 0 --version && says out "mcsa "
+expect 0 info && says out "peak, measured now"
+expect 0 generate --help && says out "EXIT STATUS"
+
+# All four endings, dense and sparse, from one run; nothing on standard error when it is not a terminal.
+expect 0 generate --model "$model" --prompt "$caption" $small --compare --report report.json \
+    --out clip.mp4 --out clip.png --out clip.y4m --out clip.safetensors
+[ -s err ] && fail "standard error is not silent when piped"
+says out "speed-up"
+says out "PSNR"
+for name in clip clip-dense; do
+    for ending in mp4 png y4m safetensors; do
+        [ -s $name.$ending ] || fail "$name.$ending is missing or empty"
+    done
+    [ "$(dd if=$name.mp4 bs=1 skip=4 count=4 2>/dev/null)" = ftyp ] || fail "$name.mp4 does not start like an mp4"
+    [ "$(dd if=$name.png bs=1 skip=1 count=3 2>/dev/null)" = PNG ] || fail "$name.png does not start like a png"
+    head -n 1 $name.y4m | grep -q "^YUV4MPEG2 W32 H32 " || fail "$name.y4m does not start like a y4m"
+    [ "$(wc -c <$name.y4m)" -eq $((36 + 4 * (6 + 3 * 32 * 32))) ] || fail "$name.y4m has $(wc -c <$name.y4m) bytes"
+    grep -qa '"latent"' $name.safetensors || fail "$name.safetensors holds no latent"
+done
+cmp -s clip.y4m clip-dense.y4m && fail "the sparse clip is the dense clip to the bit"
+for key in method backend isa threads steps tokens heads head_dim layers density_requested density_executed density_run \
+    anchors calls time_s cache_bytes fidelity speedup psnr_db ssim rel_l2; do
+    says report.json "\"$key\""
+done
+ls ./*.part >/dev/null 2>&1 && fail "a part was left"
+
+# The same order gives the same bits; another seed does not.
+expect 0 generate --model "$model" --prompt "$caption" $small --quiet --out again.safetensors
+[ -s out ] && fail "--quiet is not"
+cmp -s clip.safetensors again.safetensors || fail "the same command gave another clip"
+expect 0 generate --model "$model" --prompt "$caption" $small --quiet --seed 1 --out other.safetensors
+cmp -s clip.safetensors other.safetensors && fail "another seed gave the same clip"
+expect 0 generate --model "$model" --prompt "$caption" $small --quiet --method dense --out dense.safetensors
+cmp -s clip-dense.safetensors dense.safetensors || fail "--method dense is not the dense clip of --compare"
+
+# Keeping every key loses nothing: what remains is the order of sums in FP32, far below one of 255 levels.
+expect 0 generate --model "$model" --prompt "$caption" $small --precision f32 --density 1 --compare --json \
+    --out full.y4m
+psnr=$(sed -n 's/.*"psnr_db":[^0-9n]*//p' out | tr -d ,)
+case ${psnr%%.*} in
+null) ;;
+'' | [0-9] | [1-3][0-9]) fail "density 1 in FP32 gives PSNR '$psnr' dB; 40 or more was expected" ;;
+esac
+
+# Each sampler, schedule, residual and branch mode runs.
+expect 0 generate --model "$model" --prompt "$caption" $small --quiet --sampler unipc --schedule every:2,1 \
+    --residual int8 --branches apart --out a.png
+expect 0 generate --model "$model" --prompt "$caption" $small --quiet --schedule list:0 --residual int4 --guidance 1 \
+    --dense-layers 1 --group 32 --threads 1 --isa scalar --out a.png
+expect 0 generate --model "$model" --prompt "$caption" $small --quiet --schedule paper --residual off --shift 5 \
+    --backend cpu --out a.png
+
+# What was typed wrong is 2, what went wrong is 1, and both say why.
+expect 2 generate --model "$model" --prompt "a red elephant" && says err '"elephant"' && says err "star"
+expect 2 generate --model "$model" --prompt "$caption" --height 62 && says err "60 and 64"
+expect 2 generate --model "$model" --prompt "$caption" --schedule list:9,3
+expect 2 generate --model "$model" --prompt "$caption" --out clip.gif && says err ".mp4"
+expect 2 generate --model "$model/transformer" --prompt "$caption" && says err "--context"
+expect 2 generate --prompt "$caption" && says err "--model"
+expect 2 generate --stepz 3 && says err "--steps"
+expect 2 draw && says err "generate"
+expect 1 generate --model nowhere --prompt "$caption" && says err "nowhere"
+expect 1 generate --model "$model" --prompt "$caption" --out nowhere/clip.mp4 && says err "nowhere"
+expect 1 generate --model "$model/transformer" --context clip.safetensors --guidance 1 --out l.safetensors &&
+    says err '"context"'
+
+# An interrupted run ends with 1 and leaves nothing.
+mkdir stopped
+"$mcsa" generate --model "$model" --prompt "$caption" --frames 4 --height 32 --width 32 --steps 1000 --compare \
+    --out stopped/clip.mp4 --report stopped/report.json >out 2>err &
+pid=$!
+sleep 1
+kill -TERM $pid
+wait $pid
+got=$?
+[ $got -eq 1 ] || fail "an interrupted run ended with $got"
+says err "interrupted"
+[ -z "$(ls stopped)" ] || fail "an interrupted run left $(ls stopped)"
+
+[ $failures -eq 0 ] && echo "all passed"
+exit $((failures > 0))
