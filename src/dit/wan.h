@@ -1,8 +1,11 @@
 /* wan.h - a Wan transformer (Diffusers' WanTransformer3DModel) on a CPU.  Self-attention goes through mcsa_attend,
  * cross-attention through mcsa_attend_dense, linear layers through oneDNN.
  *
- * F32 weights compute in F32.  BF16 and F16 weights compute linear layers and attention in BF16 with F32 accumulation;
- * the residual stream, norms, modulation, RoPE angles and the time embedding stay F32. */
+ * F32 weights compute in F32.  BF16 and F16 weights compute the blocks' linear layers and attention in BF16 with F32
+ * accumulation, where the machine has AVX-512 BF16, else in F32; the residual stream, norms, modulation, RoPE angles,
+ * embedders and head stay F32.
+ *
+ * A model belongs to one thread at a time; a forward of sizes seen before allocates nothing. */
 #ifndef MCSA_DIT_WAN_H
 #define MCSA_DIT_WAN_H
 
