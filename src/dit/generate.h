@@ -29,7 +29,7 @@ typedef struct dit_generate_options {
 mcsa_status dit_generate(dit_wan *model, mcsa_run *run, const dit_generate_options *options, float *latent,
                          double *denoise_s, mcsa_error *error);
 
-/* Standard normal numbers from a seed, the same on every machine: noise [count]. */
+/* Standard normal numbers from a seed, the same bits on every machine: noise [count].  See noise.c. */
 void dit_noise(uint64_t seed, float *noise, int64_t count);
 
 #endif

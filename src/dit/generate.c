@@ -1,0 +1,102 @@
+/* generate.c - see generate.h.
+ *
+ *     x = noise;  for each step: v = u + guidance (c - u);  x = sampler(x, v)
+ *
+ * with c and u the velocities under the two contexts.  Branch 0, the conditional one, goes first: it leads a run whose
+ * branches share their selection. */
+#include "generate.h"
+
+#include "base/clock.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static mcsa_status check(const dit_wan *model, const dit_generate_options *o, mcsa_error *error)
+{
+    const dit_wan_config *config = dit_wan_describe(model);
+    if (config->in_channels != config->out_channels)
+        return mcsa_fail(error, MCSA_EUNSUPPORTED,
+                         "the model maps %d channels to %d; generating needs the same number on both sides",
+                         config->in_channels, config->out_channels);
+    if (dit_wan_tokens(model, o->frames, o->height, o->width) < 0)
+        return mcsa_fail(error, MCSA_EINVAL, "a latent of %d x %d x %d is not made of patches of %d x %d x %d", o->frames,
+                         o->height, o->width, config->patch[0], config->patch[1], config->patch[2]);
+    if (!o->noise || !o->context || (o->guidance != 1 && !o->null_context))
+        return mcsa_fail(error, MCSA_EINVAL, "noise, context or null_context is NULL");
+    if (!isfinite(o->guidance)) return mcsa_fail(error, MCSA_EINVAL, "guidance is not a finite number");
+    return MCSA_OK;
+}
+
+/* Buffers of one generation, each [count]. */
+typedef struct velocities {
+    float *conditional, *unconditional;
+} velocities;
+
+static mcsa_status guided_velocity(dit_wan *model, const dit_generate_options *o, dit_wan_call *call, velocities *v,
+                                   int64_t count, mcsa_error *error)
+{
+    call->branch = 0;
+    call->context = o->context;
+    call->context_rows = o->context_rows;
+    call->velocity = v->conditional;
+    TRY(dit_wan_forward(model, call, error));
+    if (o->guidance == 1) return MCSA_OK;
+
+    call->branch = 1;
+    call->context = o->null_context;
+    call->context_rows = o->null_rows;
+    call->velocity = v->unconditional;
+    TRY(dit_wan_forward(model, call, error));
+    for (int64_t c = 0; c < count; c++)
+        v->conditional[c] = v->unconditional[c] + o->guidance * (v->conditional[c] - v->unconditional[c]);
+    return MCSA_OK;
+}
+
+static mcsa_status report(const dit_generate_options *o, int step, double start, mcsa_error *error)
+{
+    dit_progress progress = { .step = step, .steps = o->steps, .elapsed_s = mcsa_seconds() - start };
+    if (!o->progress || !o->progress(o->user, &progress)) return MCSA_OK;
+    return mcsa_fail(error, MCSA_ECANCELED, "canceled after %d of %d steps", step, o->steps);
+}
+
+static mcsa_status denoise(dit_wan *model, mcsa_run *run, const dit_generate_options *o, dit_sampler *sampler,
+                           velocities *v, float *latent, int64_t count, mcsa_error *error)
+{
+    const double start = mcsa_seconds();
+    dit_wan_call call = { .frames = o->frames, .height = o->height, .width = o->width, .latent = latent, .run = run };
+    TRY(report(o, 0, start, error));
+    for (int step = 0; step < o->steps; step++) {
+        call.step = step;
+        call.timestep = dit_sampler_timestep(sampler, step);
+        TRY(guided_velocity(model, o, &call, v, count, error));
+        dit_sampler_step(sampler, step, latent, v->conditional);
+        TRY(report(o, step + 1, start, error));
+    }
+    return MCSA_OK;
+}
+
+mcsa_status dit_generate(dit_wan *model, mcsa_run *run, const dit_generate_options *o, float *latent, double *denoise_s,
+                         mcsa_error *error)
+{
+    mcsa_status status;
+    dit_sampler *sampler = NULL;
+    TRY(check(model, o, error));
+    const int64_t count = (int64_t)dit_wan_describe(model)->in_channels * o->frames * o->height * o->width;
+    velocities v = { .conditional = malloc((size_t)count * 2 * sizeof(float)) };
+    if (!v.conditional) {
+        status = mcsa_fail(error, MCSA_ENOMEM, "no memory for two velocities of %lld numbers", (long long)count);
+        goto done;
+    }
+    v.unconditional = v.conditional + count;
+    if ((status = dit_sampler_create(&sampler, o->sampler, o->steps, o->shift, count, error)) != MCSA_OK) goto done;
+    memcpy(latent, o->noise, (size_t)count * sizeof *latent);
+
+    const double start = mcsa_seconds();
+    status = denoise(model, run, o, sampler, &v, latent, count, error);
+    if (denoise_s) *denoise_s = mcsa_seconds() - start;
+done:
+    dit_sampler_free(sampler);
+    free(v.conditional);
+    return status;
+}
