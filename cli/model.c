@@ -32,6 +32,10 @@ static mcsa_status find_transformer(char path[PATH_BYTES], const char *dir, mcsa
 {
     if (access(dir, R_OK | X_OK) != 0)
         return mcsa_fail(error, MCSA_EIO, "cannot open the model directory %.300s: %s", dir, strerror(errno));
+    TRY(join(path, dir, "transformer_2/config.json", error));
+    if (is_file(path))
+        return mcsa_fail(error, MCSA_EUNSUPPORTED,
+                         "%.300s has two transformers, for high and for low noise; mcsa runs one", dir);
     TRY(join(path, dir, "transformer/config.json", error));
     if (is_file(path)) return join(path, dir, "transformer", error);
     TRY(join(path, dir, "config.json", error));

@@ -48,6 +48,11 @@ static void directories_that_are_no_models(void **state)
     assert_int_equal(model_open(&model, ".", &options, &error), MCSA_EFORMAT);
     assert_string_equal(error.text, ". holds neither transformer/config.json nor config.json");
     assert_null(model.transformer);
+    assert_int_equal(mkdir("transformer_2", 0777), 0);
+    write_text("transformer_2/config.json", "{}");
+    assert_int_equal(model_open(&model, ".", &options, &error), MCSA_EUNSUPPORTED);
+    unlink("transformer_2/config.json");
+    rmdir("transformer_2");
 }
 
 /* The scheduler is read before the weights, so a bare config.json is enough to get there. */
