@@ -1,0 +1,457 @@
+/* test.h - what the tests of the library share: random numbers, tensors of any dtype and layout between
+ * canaries, the attention of METHOD.md once more in double, error bounds, and an allocator that counts and
+ * fails.
+ *
+ * Errors are judged by bounds that follow from the roundings a kernel makes, never by guesses; every
+ * comparison prints the percent of its bound that it used, so that a kernel which creeps from 8 % to 60 %
+ * is seen before it fails.  A worst-case bound can hide a small mistake, so whole-call comparisons also
+ * have a ceiling on relative L2, recorded from a good run.
+ *
+ * u below is the unit roundoff 2^-p of a format with p significant bits: 2^-24 for float, 2^-11 for f16,
+ * 2^-8 for bf16. */
+#ifndef MCSA_TESTS_TEST_H
+#define MCSA_TESTS_TEST_H
+
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/half.h"
+#include "base/tensor.h"
+#include "cpu/features.h"
+#include "cpu/kernels.h"
+#include "mcsa.h"
+
+#define U_F32 0x1p-24
+#define U_F16 0x1p-11
+#define U_BF16 0x1p-8
+#define U_EXP2 0x1p-22 /* relative error of every exp2: simd_*.h promise 2e-7, the C library one ulp */
+
+#define TEST_COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* splitmix64: a seed names its data on every machine */
+
+static inline uint64_t test_word(uint64_t *seed)
+{
+    uint64_t z = *seed += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static inline double test_uniform(uint64_t *seed) /* [0, 1) */
+{
+    return (double)(test_word(seed) >> 11) * 0x1p-53;
+}
+
+static inline double test_normal(uint64_t *seed)
+{
+    double radius = sqrt(-2 * log(1 - test_uniform(seed)));
+    return radius * cos(6.283185307179586 * test_uniform(seed));
+}
+
+static inline int test_below(uint64_t *seed, int n)
+{
+    return (int)(test_word(seed) % (uint64_t)n);
+}
+
+static inline void *test_alloc(size_t bytes)
+{
+    void *block = calloc(bytes ? bytes : 1, 1);
+    if (!block) fail_msg("no memory for %zu bytes of test data", bytes);
+    return block;
+}
+
+typedef enum test_layout {
+    TEST_HND,   /* contiguous */
+    TEST_NHD,   /* contiguous, as a linear layer leaves it */
+    TEST_SPREAD /* columns two apart, rows padded: nothing is contiguous */
+} test_layout;
+
+enum { TEST_CANARY = 64, TEST_CANARY_BYTE = 0xa5 };
+
+typedef struct test_tensor {
+    mcsa_tensor view;
+    unsigned char *storage; /* [bytes], canary bytes wherever the view has no element */
+    size_t bytes;
+} test_tensor;
+
+static inline test_tensor test_tensor_make(int64_t H, int64_t N, int64_t D, mcsa_dtype dtype,
+                                           test_layout layout)
+{
+    test_tensor t = {.view = {.dtype = dtype, .shape = {H, N, D}}};
+    int64_t column = layout == TEST_SPREAD ? 2 : 1, row = layout == TEST_SPREAD ? 2 * D + 3 : D;
+    t.view.stride[2] = column;
+    t.view.stride[1] = layout == TEST_NHD ? H * D : row;
+    t.view.stride[0] = layout == TEST_NHD ? D : N * row;
+    t.bytes = (size_t)(H * N * row) * mcsa_dtype_bytes(dtype) + 2 * TEST_CANARY;
+    t.storage = test_alloc(t.bytes);
+    memset(t.storage, TEST_CANARY_BYTE, t.bytes);
+    t.view.data = t.storage + TEST_CANARY;
+    return t;
+}
+
+static inline void test_tensor_free(test_tensor *t)
+{
+    free(t->storage);
+    t->storage = NULL;
+}
+
+static inline void *test_at(const mcsa_tensor *t, int64_t h, int64_t n, int64_t d)
+{
+    return (char *)mcsa_tensor_row(t, h, n) + (int64_t)mcsa_dtype_bytes(t->dtype) * d * t->stride[2];
+}
+
+static inline double test_get(const mcsa_tensor *t, int64_t h, int64_t n, int64_t d)
+{
+    float f;
+    uint16_t half;
+    if (t->dtype == MCSA_F32) {
+        memcpy(&f, test_at(t, h, n, d), sizeof f);
+        return (double)f;
+    }
+    memcpy(&half, test_at(t, h, n, d), sizeof half);
+    return (double)(t->dtype == MCSA_BF16 ? mcsa_from_bf16(half) : mcsa_from_f16(half));
+}
+
+static inline void test_set(const mcsa_tensor *t, int64_t h, int64_t n, int64_t d, double x)
+{
+    float f = (float)x;
+    uint16_t half = t->dtype == MCSA_BF16 ? mcsa_to_bf16(f) : mcsa_to_f16(f);
+    if (t->dtype == MCSA_F32)
+        memcpy(test_at(t, h, n, d), &f, sizeof f);
+    else
+        memcpy(test_at(t, h, n, d), &half, sizeof half);
+}
+
+static inline void test_fill_normal(const mcsa_tensor *t, uint64_t seed, double amplitude)
+{
+    for (int64_t h = 0; h < t->shape[0]; h++)
+        for (int64_t n = 0; n < t->shape[1]; n++)
+            for (int64_t d = 0; d < t->shape[2]; d++) test_set(t, h, n, d, amplitude * test_normal(&seed));
+}
+
+static inline void test_copy(const mcsa_tensor *to, const mcsa_tensor *from)
+{
+    for (int64_t h = 0; h < to->shape[0]; h++)
+        for (int64_t n = 0; n < to->shape[1]; n++)
+            for (int64_t d = 0; d < to->shape[2]; d++)
+                memcpy(test_at(to, h, n, d), test_at(from, h, n, d), mcsa_dtype_bytes(to->dtype));
+}
+
+static inline double test_largest(const mcsa_tensor *t)
+{
+    double largest = 0;
+    for (int64_t h = 0; h < t->shape[0]; h++)
+        for (int64_t n = 0; n < t->shape[1]; n++)
+            for (int64_t d = 0; d < t->shape[2]; d++) largest = fmax(largest, fabs(test_get(t, h, n, d)));
+    return largest;
+}
+
+/* Elements whose bits differ. */
+static inline int64_t test_different(const mcsa_tensor *a, const mcsa_tensor *b)
+{
+    int64_t different = 0;
+    for (int64_t h = 0; h < a->shape[0]; h++)
+        for (int64_t n = 0; n < a->shape[1]; n++)
+            for (int64_t d = 0; d < a->shape[2]; d++)
+                different +=
+                    memcmp(test_at(a, h, n, d), test_at(b, h, n, d), mcsa_dtype_bytes(a->dtype)) != 0;
+    return different;
+}
+
+#define assert_same_bits(a, b) assert_int_equal(test_different(a, b), 0)
+
+/* Bytes outside the view's elements that were written to. */
+static inline int64_t test_damage(const test_tensor *t)
+{
+    test_tensor shadow = *t;
+    int64_t damaged = 0;
+    shadow.storage = test_alloc(t->bytes);
+    memset(shadow.storage, TEST_CANARY_BYTE, t->bytes);
+    shadow.view.data = shadow.storage + TEST_CANARY;
+    test_copy(&shadow.view, &t->view);
+    for (size_t i = 0; i < t->bytes; i++) damaged += shadow.storage[i] != t->storage[i];
+    test_tensor_free(&shadow);
+    return damaged;
+}
+
+typedef struct test_call {
+    test_tensor q, k, v, out; /* [H, N, D], [H, M, D], [H, M, D], [H, N, D] */
+    int H, N, M, D;
+    mcsa_dtype dtype;
+} test_call;
+
+static inline void test_call_refill(test_call *c, uint64_t seed, double amplitude)
+{
+    test_fill_normal(&c->q.view, seed, amplitude);
+    test_fill_normal(&c->k.view, seed + 1, amplitude);
+    test_fill_normal(&c->v.view, seed + 2, 1);
+}
+
+/* q, k ~ amplitude * normal and v ~ normal. */
+static inline test_call test_call_make(const int shape[4] /* H, N, M, D */, mcsa_dtype dtype,
+                                       test_layout layout, uint64_t seed, double amplitude)
+{
+    test_call c = {.H = shape[0], .N = shape[1], .M = shape[2], .D = shape[3], .dtype = dtype};
+    c.q = test_tensor_make(c.H, c.N, c.D, dtype, layout);
+    c.k = test_tensor_make(c.H, c.M, c.D, dtype, layout);
+    c.v = test_tensor_make(c.H, c.M, c.D, dtype, layout);
+    c.out = test_tensor_make(c.H, c.N, c.D, dtype, layout);
+    test_call_refill(&c, seed, amplitude);
+    return c;
+}
+
+static inline void test_call_free(test_call *c)
+{
+    test_tensor_free(&c->q);
+    test_tensor_free(&c->k);
+    test_tensor_free(&c->v);
+    test_tensor_free(&c->out);
+}
+
+static inline mcsa_status test_attend(mcsa_run *run, int step, int layer, int branch, const test_call *c)
+{
+    return mcsa_attend(run, (mcsa_site){step, layer, branch}, &c->q.view, &c->k.view, &c->v.view,
+                       &c->out.view);
+}
+
+#define assert_attends(run, step, layer, branch, call)                                            \
+    do {                                                                                          \
+        if (test_attend(run, step, layer, branch, call) != MCSA_OK)                               \
+            fail_msg("step %d layer %d branch %d: %s", step, layer, branch, mcsa_run_error(run)); \
+    } while (0)
+
+static inline mcsa_run *test_run(const mcsa_config *config)
+{
+    char error[512];
+    mcsa_run *run = NULL;
+    if (mcsa_run_create(&run, config, error, sizeof error) != MCSA_OK) fail_msg("%s", error);
+    return run;
+}
+
+/* Attention of all rows in double.  kept: [H, N] bitmaps of the keys that a row attends to, or NULL for
+ * all. */
+typedef struct test_reference {
+    double *out;       /* [H, N, D] */
+    double *lse;       /* [H, N] */
+    double *out_bound; /* [H, N] before the rounding of out to its dtype */
+    double *lse_bound; /* [H, N] */
+} test_reference;
+
+/* How the kernels under test round. */
+typedef struct test_rounding {
+    double probability; /* U_BF16 where probabilities are rounded before they meet v, else 0 */
+    double out;         /* of the dtype of out */
+    int exact_scores;   /* the dot products need no rounding: small integers */
+} test_rounding;
+
+static inline test_rounding test_rounding_of(mcsa_isa isa, mcsa_dtype dtype)
+{
+    test_rounding r = {0};
+    r.probability = isa == MCSA_ISA_AVX512BF16 && dtype == MCSA_BF16 ? U_BF16 : 0;
+    r.out = dtype == MCSA_F32 ? U_F32 : dtype == MCSA_BF16 ? U_BF16 : U_F16;
+    return r;
+}
+
+/* The bounds of one row.  A weight w = 2^(scale2 s - max) is off by a factor of at most e^ds with
+ *     ds = scale max_j sum_d |q_d k_jd| (D u + 8 u) + (blocks + 2) (e + 2 u)
+ * : D u for the dot product; 8 u for scale2 and its product, the maximum and their difference; and one
+ * exp2 of error e for the weight and one for each rescaling of a block of keys.  Normalised weights then
+ * move by at most e^(2 ds) - 1 in sum, the two sums over K keys add K u each, and rounding the weights
+ * before they meet v adds its unit once. */
+static inline void test_row_bounds(double scaled_most /* scale max_j sum_d |q_d k_jd| */, int keys, int D,
+                                   double most_v, const test_rounding *rounding, double *out, double *lse)
+{
+    double blocks = (double)(keys / MCSA_KEY_BLOCK + 1), dot = rounding->exact_scores ? 0 : D * U_F32;
+    double ds = scaled_most * (dot + 8 * U_F32) + (blocks + 2) * (U_EXP2 + 2 * U_F32);
+    double moved = expm1(2 * ds) + 2 * (keys + 4) * U_F32 + rounding->probability * (1 + 2 * ds);
+    *out = fmin(moved, 2) * most_v; /* weights that sum to 1 cannot move further than 2 */
+    *lse = ds + (keys + 4) * U_F32 + 4 * U_F32 * (scaled_most + log(keys) + 1);
+}
+
+static inline void test_reference_row(const test_call *c, double scale, int h, int n, const uint64_t *kept,
+                                      const test_rounding *rounding, const test_reference *r)
+{
+    double *s = test_alloc(sizeof *s * (size_t)c->M), max = -INFINITY, most = 0, most_v = 0, sum = 0;
+    double *out = r->out + ((int64_t)h * c->N + n) * c->D;
+    int keys = 0;
+    for (int j = 0; j < c->M; j++) {
+        if (kept && !((kept[j / 64] >> (j % 64)) & 1)) continue;
+        double dot = 0, size = 0;
+        for (int d = 0; d < c->D; d++) {
+            double x = test_get(&c->q.view, h, n, d) * test_get(&c->k.view, h, j, d);
+            dot += x;
+            size += fabs(x);
+            most_v = fmax(most_v, fabs(test_get(&c->v.view, h, j, d)));
+        }
+        s[j] = scale * dot;
+        max = fmax(max, s[j]);
+        most = fmax(most, fabs(scale) * size);
+        keys++;
+    }
+    for (int d = 0; d < c->D; d++) out[d] = 0;
+    for (int j = 0; j < c->M; j++) {
+        if (kept && !((kept[j / 64] >> (j % 64)) & 1)) continue;
+        double p = exp(s[j] - max);
+        sum += p;
+        for (int d = 0; d < c->D; d++) out[d] += p * test_get(&c->v.view, h, j, d);
+    }
+    for (int d = 0; d < c->D; d++) out[d] /= sum;
+    int64_t row = (int64_t)h * c->N + n;
+    r->lse[row] = max + log(sum);
+    test_row_bounds(most, keys, c->D, most_v, rounding, &r->out_bound[row], &r->lse_bound[row]);
+    free(s);
+}
+
+static inline test_reference test_reference_make(const test_call *c, double scale,
+                                                 const uint64_t *const *kept, const test_rounding *rounding)
+{
+    size_t rows = (size_t)c->H * (size_t)c->N;
+    test_reference r = {test_alloc(sizeof(double) * rows * (size_t)c->D), test_alloc(sizeof(double) * rows),
+                        test_alloc(sizeof(double) * rows), test_alloc(sizeof(double) * rows)};
+    for (int h = 0; h < c->H; h++)
+        for (int n = 0; n < c->N; n++)
+            test_reference_row(c, scale, h, n, kept ? kept[h * c->N + n] : NULL, rounding, &r);
+    return r;
+}
+
+static inline void test_reference_free(test_reference *r)
+{
+    free(r->out);
+    free(r->lse);
+    free(r->out_bound);
+    free(r->lse_bound);
+}
+
+typedef struct test_worst {
+    double percent; /* of the bound, the worst so far; infinite after a NaN where a number was due */
+    double got, expected, bound;
+    int64_t place[3];
+    double squared_error, squared_reference;
+} test_worst;
+
+/* A NaN or infinity is right exactly where the reference has the same. */
+static inline void test_judge(test_worst *w, double got, double expected, double bound, int64_t a, int64_t b,
+                              int64_t c)
+{
+    double error = isfinite(expected) ? fabs(got - expected)
+                   : isnan(expected)  ? !isnan(got)
+                                      : got != expected;
+    double percent = error == 0 ? 0 : error <= bound ? 100 * error / bound : INFINITY;
+    if (isfinite(got) && isfinite(expected)) {
+        w->squared_error += error * error;
+        w->squared_reference += expected * expected;
+        if (error > bound) percent = 100 * error / bound;
+    }
+    if (percent <= w->percent) return;
+    *w = (test_worst){percent, got, expected, bound, {a, b, c}, w->squared_error, w->squared_reference};
+}
+
+static inline double test_relative_l2(const test_worst *w)
+{
+    return w->squared_reference > 0 ? sqrt(w->squared_error / w->squared_reference) : sqrt(w->squared_error);
+}
+
+/* Prints the line and fails above 100 % of the bound or above `ceiling` of relative L2 (INFINITY: none). */
+static inline void test_report(const test_worst *w, double ceiling, const char *format, ...)
+{
+    char what[160];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    print_message("  %-58s %6.2f %% of bound, relative L2 %.1e\n", what, w->percent, test_relative_l2(w));
+    if (!(w->percent <= 100))
+        fail_msg("%s at [%lld, %lld, %lld]: %.9g is not %.9g within %.3g", what, (long long)w->place[0],
+                 (long long)w->place[1], (long long)w->place[2], w->got, w->expected, w->bound);
+    if (!(test_relative_l2(w) <= ceiling))
+        fail_msg("%s: relative L2 %.3e is above the recorded %.3e", what, test_relative_l2(w), ceiling);
+}
+
+/* out of a call against its reference. */
+static inline void test_judge_out(test_worst *w, const test_call *c, const test_reference *r,
+                                  const test_rounding *rounding)
+{
+    for (int h = 0; h < c->H; h++)
+        for (int n = 0; n < c->N; n++)
+            for (int d = 0; d < c->D; d++) {
+                int64_t row = (int64_t)h * c->N + n;
+                double expected = r->out[row * c->D + d], bound = r->out_bound[row];
+                bound += rounding->out * (fabs(expected) + bound) + 0x1p-25; /* half the smallest f16 */
+                test_judge(w, test_get(&c->out.view, h, n, d), expected, bound, h, n, d);
+            }
+}
+
+static const mcsa_isa test_levels[] = {MCSA_ISA_SCALAR, MCSA_ISA_AVX2, MCSA_ISA_AVX512BF16};
+static const mcsa_dtype test_dtypes[] = {MCSA_F32, MCSA_BF16, MCSA_F16};
+
+static inline const char *test_dtype_name(mcsa_dtype dtype)
+{
+    return dtype == MCSA_F32 ? "f32" : dtype == MCSA_BF16 ? "bf16" : "f16";
+}
+
+/* Says so when the machine lacks the level. */
+static inline int test_has(mcsa_isa isa)
+{
+    if (isa <= mcsa_cpu_isa()) return 1;
+    print_message("  skip: this machine has no %s\n", mcsa_isa_name(isa));
+    return 0;
+}
+
+typedef struct test_heap {
+    int64_t calls, blocks, bytes; /* asked for so far; held now */
+    int64_t fail_at;              /* this call fails, counted from 1; 0: none */
+    int64_t fail_from;            /* this call and all after it fail; 0: none */
+    int64_t damaged;              /* blocks given back with the guard behind them overwritten */
+} test_heap;
+
+enum { TEST_GUARD = 64, TEST_GUARD_BYTE = 0xc3 };
+
+static inline void *test_heap_alloc(void *user, size_t bytes)
+{
+    test_heap *heap = user;
+    heap->calls++;
+    if (heap->calls == heap->fail_at || (heap->fail_from && heap->calls >= heap->fail_from)) return NULL;
+    unsigned char *block = aligned_alloc(64, (bytes + TEST_GUARD + 63) / 64 * 64);
+    if (!block) return NULL;
+    memset(block, TEST_CANARY_BYTE, bytes); /* the library must not count on zeros */
+    memset(block + bytes, TEST_GUARD_BYTE, TEST_GUARD);
+    heap->blocks++;
+    heap->bytes += (int64_t)bytes;
+    return block;
+}
+
+static inline void test_heap_free(void *user, void *data, size_t bytes)
+{
+    test_heap *heap = user;
+    const unsigned char *block = data;
+    int damaged = 0;
+    for (int i = 0; i < TEST_GUARD; i++) damaged |= block[bytes + (size_t)i] != TEST_GUARD_BYTE;
+    heap->damaged += damaged;
+    heap->blocks--;
+    heap->bytes -= (int64_t)bytes;
+    free(data);
+}
+
+static inline mcsa_allocator test_heap_allocator(test_heap *heap)
+{
+    return (mcsa_allocator){test_heap_alloc, test_heap_free, heap};
+}
+
+static inline void test_heap_settled(const test_heap *heap)
+{
+    assert_int_equal(heap->blocks, 0);
+    assert_int_equal(heap->bytes, 0);
+    assert_int_equal(heap->damaged, 0);
+}
+
+#endif
