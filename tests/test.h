@@ -87,7 +87,7 @@ typedef struct test_tensor {
 static inline test_tensor test_tensor_make(int64_t H, int64_t N, int64_t D, mcsa_dtype dtype,
                                            test_layout layout)
 {
-    test_tensor t = {.view = {.dtype = dtype, .shape = {H, N, D}}};
+    test_tensor t = { .view = { .dtype = dtype, .shape = { H, N, D } } };
     int64_t column = layout == TEST_SPREAD ? 2 : 1, row = layout == TEST_SPREAD ? 2 * D + 3 : D;
     t.view.stride[2] = column;
     t.view.stride[1] = layout == TEST_NHD ? H * D : row;
@@ -201,7 +201,7 @@ static inline void test_call_refill(test_call *c, uint64_t seed, double amplitud
 static inline test_call test_call_make(const int shape[4] /* H, N, M, D */, mcsa_dtype dtype,
                                        test_layout layout, uint64_t seed, double amplitude)
 {
-    test_call c = {.H = shape[0], .N = shape[1], .M = shape[2], .D = shape[3], .dtype = dtype};
+    test_call c = { .H = shape[0], .N = shape[1], .M = shape[2], .D = shape[3], .dtype = dtype };
     c.q = test_tensor_make(c.H, c.N, c.D, dtype, layout);
     c.k = test_tensor_make(c.H, c.M, c.D, dtype, layout);
     c.v = test_tensor_make(c.H, c.M, c.D, dtype, layout);
@@ -220,7 +220,7 @@ static inline void test_call_free(test_call *c)
 
 static inline mcsa_status test_attend(mcsa_run *run, int step, int layer, int branch, const test_call *c)
 {
-    return mcsa_attend(run, (mcsa_site){step, layer, branch}, &c->q.view, &c->k.view, &c->v.view,
+    return mcsa_attend(run, (mcsa_site){ step, layer, branch }, &c->q.view, &c->k.view, &c->v.view,
                        &c->out.view);
 }
 
@@ -256,7 +256,7 @@ typedef struct test_rounding {
 
 static inline test_rounding test_rounding_of(mcsa_isa isa, mcsa_dtype dtype)
 {
-    test_rounding r = {0};
+    test_rounding r = { 0 };
     r.probability = isa == MCSA_ISA_AVX512BF16 && dtype == MCSA_BF16 ? U_BF16 : 0;
     r.out = dtype == MCSA_F32 ? U_F32 : dtype == MCSA_BF16 ? U_BF16 : U_F16;
     return r;
@@ -316,8 +316,8 @@ static inline test_reference test_reference_make(const test_call *c, double scal
                                                  const uint64_t *const *kept, const test_rounding *rounding)
 {
     size_t rows = (size_t)c->H * (size_t)c->N;
-    test_reference r = {test_alloc(sizeof(double) * rows * (size_t)c->D), test_alloc(sizeof(double) * rows),
-                        test_alloc(sizeof(double) * rows), test_alloc(sizeof(double) * rows)};
+    test_reference r = { test_alloc(sizeof(double) * rows * (size_t)c->D), test_alloc(sizeof(double) * rows),
+                         test_alloc(sizeof(double) * rows), test_alloc(sizeof(double) * rows) };
     for (int h = 0; h < c->H; h++)
         for (int n = 0; n < c->N; n++)
             test_reference_row(c, scale, h, n, kept ? kept[h * c->N + n] : NULL, rounding, &r);
@@ -353,7 +353,7 @@ static inline void test_judge(test_worst *w, double got, double expected, double
         if (error > bound) percent = 100 * error / bound;
     }
     if (percent <= w->percent) return;
-    *w = (test_worst){percent, got, expected, bound, {a, b, c}, w->squared_error, w->squared_reference};
+    *w = (test_worst){ percent, got, expected, bound, { a, b, c }, w->squared_error, w->squared_reference };
 }
 
 static inline double test_relative_l2(const test_worst *w)
@@ -391,8 +391,8 @@ static inline void test_judge_out(test_worst *w, const test_call *c, const test_
             }
 }
 
-static const mcsa_isa test_levels[] = {MCSA_ISA_SCALAR, MCSA_ISA_AVX2, MCSA_ISA_AVX512BF16};
-static const mcsa_dtype test_dtypes[] = {MCSA_F32, MCSA_BF16, MCSA_F16};
+static const mcsa_isa test_levels[] = { MCSA_ISA_SCALAR, MCSA_ISA_AVX2, MCSA_ISA_AVX512BF16 };
+static const mcsa_dtype test_dtypes[] = { MCSA_F32, MCSA_BF16, MCSA_F16 };
 
 static inline const char *test_dtype_name(mcsa_dtype dtype)
 {
@@ -444,7 +444,7 @@ static inline void test_heap_free(void *user, void *data, size_t bytes)
 
 static inline mcsa_allocator test_heap_allocator(test_heap *heap)
 {
-    return (mcsa_allocator){test_heap_alloc, test_heap_free, heap};
+    return (mcsa_allocator){ test_heap_alloc, test_heap_free, heap };
 }
 
 static inline void test_heap_settled(const test_heap *heap)

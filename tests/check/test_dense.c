@@ -12,7 +12,7 @@ static double ceiling_of(mcsa_dtype dtype)
 
 static void judge_shape(mcsa_isa isa, mcsa_dtype dtype, const int shape[4], test_layout layout)
 {
-    mcsa_config config = {.steps = 1, .layers = 1, .isa = isa};
+    mcsa_config config = { .steps = 1, .layers = 1, .isa = isa };
     mcsa_run *run = test_run(&config);
     test_call c = test_call_make(shape, dtype, layout, 7, 1);
     test_rounding rounding = test_rounding_of(isa, dtype);
@@ -20,7 +20,7 @@ static void judge_shape(mcsa_isa isa, mcsa_dtype dtype, const int shape[4], test
     size_t rows = (size_t)c.H * (size_t)c.N;
     float *lse = test_alloc(sizeof *lse * (rows + 2));
     lse[0] = lse[rows + 1] = 12345;
-    test_worst out = {0}, sums = {0};
+    test_worst out = { 0 }, sums = { 0 };
     if (mcsa_attend_dense(run, &c.q.view, &c.k.view, &c.v.view, &c.out.view, lse + 1) != MCSA_OK)
         fail_msg("%s", mcsa_run_error(run));
     test_judge_out(&out, &c, &r, &rounding);
@@ -50,10 +50,11 @@ static void over_levels_and_dtypes(const int shapes[][4], size_t count, test_lay
 static void every_kind_of_head_dimension(void **state)
 {
     (void)state;
-    static const int shapes[][4] = {{1, 33, 33, 1},   {1, 33, 33, 2},  {1, 33, 33, 3},   {1, 33, 33, 12},
-                                    {1, 33, 33, 16},  {1, 33, 33, 17}, {1, 33, 33, 31},  {1, 33, 33, 40},
-                                    {1, 33, 33, 64},  {1, 33, 33, 80}, {1, 33, 33, 127}, {1, 33, 33, 128},
-                                    {1, 33, 33, 255}, {1, 33, 33, 256}};
+    static const int shapes[][4] = { { 1, 33, 33, 1 },   { 1, 33, 33, 2 },   { 1, 33, 33, 3 },
+                                     { 1, 33, 33, 12 },  { 1, 33, 33, 16 },  { 1, 33, 33, 17 },
+                                     { 1, 33, 33, 31 },  { 1, 33, 33, 40 },  { 1, 33, 33, 64 },
+                                     { 1, 33, 33, 80 },  { 1, 33, 33, 127 }, { 1, 33, 33, 128 },
+                                     { 1, 33, 33, 255 }, { 1, 33, 33, 256 } };
     over_levels_and_dtypes(shapes, TEST_COUNT(shapes), TEST_HND);
 }
 
@@ -61,11 +62,12 @@ static void every_kind_of_head_dimension(void **state)
 static void every_edge_of_the_token_count(void **state)
 {
     (void)state;
-    static const int shapes[][4] = {
-        {2, 1, 1, 16},     {1, 2, 2, 16},     {1, 15, 15, 16},   {1, 16, 16, 16},
-        {1, 17, 17, 16},   {1, 63, 63, 16},   {1, 64, 64, 16},   {1, 65, 65, 16},
-        {1, 127, 127, 16}, {2, 128, 128, 16}, {3, 129, 129, 16}, {1, 191, 191, 16},
-        {1, 192, 192, 16}, {1, 193, 193, 16}, {1, 197, 197, 17}, {1, 389, 389, 16}};
+    static const int shapes[][4] = { { 2, 1, 1, 16 },     { 1, 2, 2, 16 },     { 1, 15, 15, 16 },
+                                     { 1, 16, 16, 16 },   { 1, 17, 17, 16 },   { 1, 63, 63, 16 },
+                                     { 1, 64, 64, 16 },   { 1, 65, 65, 16 },   { 1, 127, 127, 16 },
+                                     { 2, 128, 128, 16 }, { 3, 129, 129, 16 }, { 1, 191, 191, 16 },
+                                     { 1, 192, 192, 16 }, { 1, 193, 193, 16 }, { 1, 197, 197, 17 },
+                                     { 1, 389, 389, 16 } };
     over_levels_and_dtypes(shapes, TEST_COUNT(shapes), TEST_HND);
 }
 
@@ -73,8 +75,8 @@ static void every_edge_of_the_token_count(void **state)
 static void more_or_fewer_keys_than_queries(void **state)
 {
     (void)state;
-    static const int shapes[][4] = {{2, 1, 300, 24},   {2, 70, 1, 24}, {2, 5, 77, 24},
-                                    {2, 130, 191, 24}, {1, 67, 2, 33}, {1, 3, 1153, 16}};
+    static const int shapes[][4] = { { 2, 1, 300, 24 },   { 2, 70, 1, 24 }, { 2, 5, 77, 24 },
+                                     { 2, 130, 191, 24 }, { 1, 67, 2, 33 }, { 1, 3, 1153, 16 } };
     over_levels_and_dtypes(shapes, TEST_COUNT(shapes), TEST_HND);
 }
 
@@ -82,7 +84,7 @@ static void more_or_fewer_keys_than_queries(void **state)
 static void any_strides(void **state)
 {
     (void)state;
-    static const int shapes[][4] = {{3, 67, 67, 32}, {2, 65, 130, 17}, {3, 1, 1, 1}};
+    static const int shapes[][4] = { { 3, 67, 67, 32 }, { 2, 65, 130, 17 }, { 3, 1, 1, 1 } };
     over_levels_and_dtypes(shapes, TEST_COUNT(shapes), TEST_NHD);
     over_levels_and_dtypes(shapes, TEST_COUNT(shapes), TEST_SPREAD);
 }
@@ -94,12 +96,12 @@ static void long_sequences_by_sampled_rows(void **state)
     (void)state;
     for (size_t l = 1; l < TEST_COUNT(test_levels); l++) {
         if (!test_has(test_levels[l])) continue;
-        mcsa_config config = {.steps = 1, .layers = 1, .isa = test_levels[l]};
+        mcsa_config config = { .steps = 1, .layers = 1, .isa = test_levels[l] };
         mcsa_run *run = test_run(&config);
-        test_call c = test_call_make((const int[]){1, 24, 12345, 32}, MCSA_BF16, TEST_HND, 11, 1);
+        test_call c = test_call_make((const int[]){ 1, 24, 12345, 32 }, MCSA_BF16, TEST_HND, 11, 1);
         test_rounding rounding = test_rounding_of(test_levels[l], MCSA_BF16);
         test_reference r = test_reference_make(&c, (double)(1 / sqrtf(32)), NULL, &rounding);
-        test_worst out = {0};
+        test_worst out = { 0 };
         assert_int_equal(mcsa_attend_dense(run, &c.q.view, &c.k.view, &c.v.view, &c.out.view, NULL), MCSA_OK);
         test_judge_out(&out, &c, &r, &rounding);
         test_report(&out, ceiling_of(MCSA_BF16), "%s bf16, 12345 keys", mcsa_isa_name(test_levels[l]));
@@ -114,9 +116,9 @@ static void lse_merges_partial_attention(void **state)
 {
     (void)state;
     enum { H = 2, N = 40, M = 300, CUT = 111, D = 24 };
-    mcsa_config config = {.steps = 1, .layers = 1};
+    mcsa_config config = { .steps = 1, .layers = 1 };
     mcsa_run *run = test_run(&config);
-    test_call c = test_call_make((const int[]){H, N, M, D}, MCSA_F32, TEST_HND, 13, 1);
+    test_call c = test_call_make((const int[]){ H, N, M, D }, MCSA_F32, TEST_HND, 13, 1);
     test_rounding rounding = test_rounding_of(MCSA_ISA_AUTO, MCSA_F32);
     test_reference r = test_reference_make(&c, (double)(1 / sqrtf(D)), NULL, &rounding);
     test_tensor part[2];
@@ -129,7 +131,8 @@ static void lse_merges_partial_attention(void **state)
         k.shape[1] = v.shape[1] = i ? M - CUT : CUT;
         assert_int_equal(mcsa_attend_dense(run, &c.q.view, &k, &v, &part[i].view, lse[i]), MCSA_OK);
     }
-    test_worst out = {0};
+    test_worst out = { 0 };
+    double most_v = test_largest(&c.v.view);
     for (int h = 0; h < H; h++)
         for (int n = 0; n < N; n++) {
             int row = h * N + n;

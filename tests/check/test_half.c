@@ -32,7 +32,7 @@ static uint16_t to_f16(float f)
     return mcsa_to_f16(f);
 }
 
-static const format formats[] = {{"bf16", 8, 7, from_bf16, to_bf16}, {"f16", 5, 10, from_f16, to_f16}};
+static const format formats[] = { { "bf16", 8, 7, from_bf16, to_bf16 }, { "f16", 5, 10, from_f16, to_f16 } };
 
 /* The value of a code by the definition of IEEE 754. */
 static double value_of(const format *f, uint16_t code)

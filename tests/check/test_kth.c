@@ -42,7 +42,7 @@ static void random_keys_of_every_spread(void **state)
 static void equal_keys_are_all_ties(void **state)
 {
     (void)state;
-    const uint32_t values[] = {0, 1, 0x3f800000u, 0x7fffffffu, 0x80000000u, 0xffffffffu};
+    const uint32_t values[] = { 0, 1, 0x3f800000u, 0x7fffffffu, 0x80000000u, 0xffffffffu };
     uint32_t keys[257];
     for (size_t v = 0; v < TEST_COUNT(values); v++) {
         for (int i = 0; i < 257; i++) keys[i] = values[v];
@@ -68,8 +68,8 @@ static void digits_of_the_radix_do_not_leak(void **state)
 static void floats_keep_their_order_and_nan_sits_at_the_ends(void **state)
 {
     (void)state;
-    const float ascending[] = {-NAN,      -INFINITY, -FLT_MAX, -1,        -FLT_MIN, -0x1p-149f, -0.0f, 0,
-                               0x1p-149f, FLT_MIN,   1,        1.000001f, FLT_MAX,  INFINITY,   NAN};
+    const float ascending[] = { -NAN,      -INFINITY, -FLT_MAX, -1,        -FLT_MIN, -0x1p-149f, -0.0f, 0,
+                                0x1p-149f, FLT_MIN,   1,        1.000001f, FLT_MAX,  INFINITY,   NAN };
     for (size_t i = 1; i < TEST_COUNT(ascending); i++)
         if (mcsa_ordered(ascending[i - 1]) >= mcsa_ordered(ascending[i]))
             fail_msg("%g does not come before %g", (double)ascending[i - 1], (double)ascending[i]);
