@@ -13,6 +13,8 @@
 #include <math.h>
 #include <string.h>
 
+static const float CONVERGED = 0.9999f; /* cosine between two iterates: the split moves few queries after that */
+
 enum { PASSES = 8 }; /* beyond 8 the final video gained less than 0.2 dB (docs/LOG.md) */
 
 static double squared_norm(const float *v, int D)
@@ -58,7 +60,11 @@ static void project(const mcsa_kernels *kernels, const mcsa_rows *rows, float *p
         double sum = kernels->pddp_pass(rows, v, shift, y, pass == PASSES ? projection : NULL);
         if (pass == PASSES) return;
         for (int d = 0; d < D; d++) y[d] -= (float)sum * mean[d];
-        if (normalise(y, D)) memcpy(v, y, sizeof v); /* else all rows are equal */
+        if (!normalise(y, D)) continue; /* all rows are equal */
+        float along = 0;
+        for (int d = 0; d < D; d++) along += v[d] * y[d];
+        memcpy(v, y, sizeof v);
+        if (along > CONVERGED) pass = PASSES - 1; /* only the projection is left to do */
     }
 }
 
@@ -69,12 +75,11 @@ static void split(int32_t *order, const float *projection, int count, int right,
     mcsa_kth kth = mcsa_kth_largest(rank, count, right);
     int32_t *low = next, *high = next + (count - right);
     for (int i = 0; i < count; i++) {
-        int tie = rank[i] == kth.threshold && kth.ties > 0;
+        int tie = (rank[i] == kth.threshold) & (kth.ties > 0), up = (rank[i] > kth.threshold) | tie;
         kth.ties -= tie;
-        if (rank[i] > kth.threshold || tie)
-            *high++ = order[i];
-        else
-            *low++ = order[i];
+        *(up ? high : low) = order[i]; /* no branch: half of them would be mispredicted */
+        high += up;
+        low += !up;
     }
     memcpy(order, next, sizeof *order * (size_t)count);
 }

@@ -9,9 +9,10 @@ SIMD vf pack_pairs(vf low, vf high) { return v_add(low, high); }
 
 #include "tile_kernels.h"
 
-static void scores(const uint32_t *keys, const uint32_t *queries, int count, int D, int lanes, float *out)
+static void scores(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out,
+                   const mcsa_rows *ahead)
 {
-    scores_of(0, keys, queries, count, D, lanes, out);
+    scores_of(0, keys, queries, count, D, lanes, out, ahead);
 }
 
 static void softmax(const float *score, int count, int lanes, float scale2, mcsa_strip *strip, uint32_t *probabilities)
@@ -20,9 +21,9 @@ static void softmax(const float *score, int count, int lanes, float scale2, mcsa
 }
 
 static void accumulate(const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
-                       const float *alpha, float *output)
+                       const float *alpha, float *output, const mcsa_rows *ahead)
 {
-    accumulate_of(0, values, probabilities, count, D, lanes, alpha, output);
+    accumulate_of(0, values, probabilities, count, D, lanes, alpha, output, ahead);
 }
 
 static void mass(const float *score, int count, int lanes, float scale2, const float *lse2, float *out)
@@ -38,6 +39,11 @@ static void finish(const float *output, int D, int lanes, const float *sum, int 
 static void stage(const mcsa_rows *rows, uint32_t *staged)
 {
     stage_float(rows, staged);
+}
+
+static void stage_keys(const mcsa_rows *rows, uint32_t *staged, const uint32_t **keys)
+{
+    stage_keys_float(rows, staged, keys);
 }
 
 static void pack_queries(const mcsa_rows *rows, int lanes, uint32_t *queries, uint32_t *scratch)
@@ -63,7 +69,7 @@ void mcsa_kernels_avx2(mcsa_kernels *f32)
     *f32 = (mcsa_kernels){
         .word_elements = 1,
         .pack_queries = pack_queries,
-        .stage_keys = stage,
+        .stage_keys = stage_keys,
         .stage_values = stage,
         .scores = scores,
         .softmax = softmax,

@@ -22,14 +22,16 @@ SIMD vf pack_pairs(vf low, vf high)
 
 #include "tile_kernels.h"
 
-static void scores_f32(const uint32_t *keys, const uint32_t *queries, int count, int D, int lanes, float *out)
+static void scores_f32(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out,
+                   const mcsa_rows *ahead)
 {
-    scores_of(0, keys, queries, count, D, lanes, out);
+    scores_of(0, keys, queries, count, D, lanes, out, ahead);
 }
 
-static void scores_bf16(const uint32_t *keys, const uint32_t *queries, int count, int D, int lanes, float *out)
+static void scores_bf16(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out,
+                   const mcsa_rows *ahead)
 {
-    scores_of(1, keys, queries, count, D, lanes, out);
+    scores_of(1, keys, queries, count, D, lanes, out, ahead);
 }
 
 static void softmax_f32(const float *score, int count, int lanes, float scale2, mcsa_strip *strip, uint32_t *probabilities)
@@ -43,15 +45,15 @@ static void softmax_bf16(const float *score, int count, int lanes, float scale2,
 }
 
 static void accumulate_f32(const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
-                           const float *alpha, float *output)
+                           const float *alpha, float *output, const mcsa_rows *ahead)
 {
-    accumulate_of(0, values, probabilities, count, D, lanes, alpha, output);
+    accumulate_of(0, values, probabilities, count, D, lanes, alpha, output, ahead);
 }
 
 static void accumulate_bf16(const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
-                            const float *alpha, float *output)
+                            const float *alpha, float *output, const mcsa_rows *ahead)
 {
-    accumulate_of(1, values, probabilities, count, D, lanes, alpha, output);
+    accumulate_of(1, values, probabilities, count, D, lanes, alpha, output, ahead);
 }
 
 static void mass(const float *score, int count, int lanes, float scale2, const float *lse2, float *out)
@@ -77,24 +79,38 @@ static void pack_queries_f32(const mcsa_rows *rows, int lanes, uint32_t *queries
     transpose(scratch, lanes, rows->D, queries);
 }
 
-static void stage_keys_bf16(const mcsa_rows *rows, uint32_t *keys)
+static void stage_keys_f32(const mcsa_rows *rows, uint32_t *staged, const uint32_t **keys)
+{
+    stage_keys_float(rows, staged, keys);
+}
+
+/* Copies rows [count, words], an odd D padded with a zero. */
+static void copy_words(const mcsa_rows *rows, uint32_t *staged)
 {
     int D = rows->D, words = (D + 1) / 2;
-    for (int r = 0; r < rows->count; r++, keys += words) {
+    for (int r = 0; r < rows->count; r++, staged += words) {
         const uint16_t *x = row_at(rows, r);
-        uint16_t *k = (uint16_t *)keys;
-        if (rows->column_stride == 1 && D % 32 == 0)
-            for (int d = 0; d < D; d += 32) _mm512_storeu_si512(k + d, _mm512_loadu_si512(x + d));
+        uint16_t *w = (uint16_t *)staged;
+        if (rows->column_stride == 1)
+            memcpy(w, x, sizeof *w * (size_t)D);
         else
-            for (int d = 0; d < D; d++) k[d] = x[d * rows->column_stride];
-        if (D & 1) k[D] = 0;
+            for (int d = 0; d < D; d++) w[d] = x[d * rows->column_stride];
+        if (D & 1) w[D] = 0;
     }
+}
+
+/* bf16 rows of even D are words where they lie (words need no alignment: panels read them by memcpy). */
+static void stage_keys_bf16(const mcsa_rows *rows, uint32_t *staged, const uint32_t **keys)
+{
+    int direct = rows->column_stride == 1 && rows->D % 2 == 0, words = (rows->D + 1) / 2;
+    if (!direct) copy_words(rows, staged);
+    for (int r = 0; r < rows->count; r++) keys[r] = direct ? row_at(rows, r) : staged + (ptrdiff_t)r * words;
 }
 
 static void pack_queries_bf16(const mcsa_rows *rows, int lanes, uint32_t *queries, uint32_t *scratch)
 {
     int words = (rows->D + 1) / 2;
-    stage_keys_bf16(rows, scratch);
+    copy_words(rows, scratch);
     memset(scratch + rows->count * words, 0, sizeof *scratch * (size_t)(lanes - rows->count) * (size_t)words);
     transpose(scratch, lanes, words, queries);
 }
@@ -136,7 +152,7 @@ void mcsa_kernels_avx512bf16(mcsa_kernels *f32, mcsa_kernels *bf16)
     *f32 = (mcsa_kernels){
         .word_elements = 1,
         .pack_queries = pack_queries_f32,
-        .stage_keys = stage_f32,
+        .stage_keys = stage_keys_f32,
         .stage_values = stage_f32,
         .scores = scores_f32,
         .softmax = softmax_f32,

@@ -38,12 +38,20 @@ static void stage_rows(const mcsa_rows *rows, uint32_t *staged)
         load_row(row_at(rows, r), rows->dtype, rows->column_stride, rows->D, (float *)staged + (size_t)r * (size_t)rows->D);
 }
 
-static void scores(const uint32_t *keys, const uint32_t *queries, int count, int D, int lanes, float *out)
+static void stage_keys(const mcsa_rows *rows, uint32_t *staged, const uint32_t **keys)
 {
+    stage_rows(rows, staged);
+    for (int r = 0; r < rows->count; r++) keys[r] = staged + (size_t)r * (size_t)rows->D;
+}
+
+static void scores(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out,
+                   const mcsa_rows *ahead)
+{
+    (void)ahead;
     for (int j = 0; j < count; j++)
         for (int i = 0; i < lanes; i++) {
             float s = 0;
-            for (int d = 0; d < D; d++) s += as_float(keys[j * D + d]) * as_float(queries[d * lanes + i]);
+            for (int d = 0; d < D; d++) s += as_float(keys[j][d]) * as_float(queries[d * lanes + i]);
             out[j * lanes + i] = s;
         }
 }
@@ -67,8 +75,9 @@ static void softmax(const float *score, int count, int lanes, float scale2, mcsa
 }
 
 static void accumulate(const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
-                       const float *alpha, float *output)
+                       const float *alpha, float *output, const mcsa_rows *ahead)
 {
+    (void)ahead;
     for (int d = 0; d < D; d++)
         for (int i = 0; i < lanes; i++) {
             float o = output[d * lanes + i] * alpha[i];
@@ -124,7 +133,7 @@ void mcsa_kernels_scalar(mcsa_kernels *f32)
     *f32 = (mcsa_kernels){
         .word_elements = 1,
         .pack_queries = pack_queries,
-        .stage_keys = stage_rows,
+        .stage_keys = stage_keys,
         .stage_values = stage_rows,
         .scores = scores,
         .softmax = softmax,

@@ -13,6 +13,11 @@ typedef __m256 vf;
 enum { VL = 8, PANEL_ROWS = 6, PANEL_VECS = 2 };
 
 SIMD vf v_load(const float *p) { return _mm256_loadu_ps(p); }
+SIMD vf v_load_bf16(const uint16_t *p)
+{
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
 SIMD void v_store(float *p, vf x) { _mm256_storeu_ps(p, x); }
 SIMD vf v_set(float x) { return _mm256_set1_ps(x); }
 SIMD vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }

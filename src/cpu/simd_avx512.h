@@ -14,6 +14,11 @@ typedef __m512 vf;
 enum { VL = 16, PANEL_ROWS = 6, PANEL_VECS = 4 };
 
 SIMD vf v_load(const float *p) { return _mm512_loadu_ps(p); }
+SIMD vf v_load_bf16(const uint16_t *p)
+{
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
 SIMD void v_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
 SIMD vf v_set(float x) { return _mm512_set1_ps(x); }
 SIMD vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }

@@ -13,7 +13,7 @@ void mcsa_tile_carve(mcsa_tile *tile, mcsa_arena *arena, int queries, int D, int
     tile->queries = mcsa_arena_take(arena, 4 * strips * plane);
     tile->output = mcsa_arena_take(arena, 4 * strips * plane);
     tile->strips = mcsa_arena_take(arena, sizeof *tile->strips * strips);
-    tile->keys = mcsa_arena_take(arena, 4 * block);
+    tile->staged = mcsa_arena_take(arena, 4 * block);
     tile->values = mcsa_arena_take(arena, 4 * block);
     tile->probabilities = mcsa_arena_take(arena, 4 * scores);
     tile->scores = mcsa_arena_take(arena, 4 * scores);
@@ -33,6 +33,14 @@ static mcsa_rows part(const mcsa_rows *rows, int r, int count)
     else
         p.first += r;
     return p;
+}
+
+/* Keys per block: as few blocks as KEY_BLOCK allows, of nearly equal size, since a short last block costs the panels
+ * most of a full one. */
+static int block_size(int keys)
+{
+    int blocks = (keys + MCSA_KEY_BLOCK - 1) / MCSA_KEY_BLOCK, even = (keys + blocks - 1) / blocks;
+    return (even + 5) / 6 * 6 < MCSA_KEY_BLOCK ? (even + 5) / 6 * 6 : MCSA_KEY_BLOCK;
 }
 
 static int strip_lanes(const mcsa_tile *tile, int at)
@@ -62,17 +70,24 @@ void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *v
         memset(strip->sum, 0, sizeof strip->sum);
         memset(tile->output + (ptrdiff_t)i * tile->D, 0, 4 * (size_t)MCSA_STRIP * (size_t)tile->D);
     }
-    for (int j = 0; j < keys->count; j += MCSA_KEY_BLOCK) {
-        mcsa_rows k = part(keys, j, MCSA_KEY_BLOCK), v = part(values, j, MCSA_KEY_BLOCK);
-        kernel->stage_keys(&k, tile->keys);
+    int block = block_size(keys->count);
+    for (int j = 0; j < keys->count; j += block) {
+        mcsa_rows k = part(keys, j, block), v = part(values, j, block);
+        int count = k.count, more = keys->index && j + count < keys->count;
+        kernel->stage_keys(&k, tile->staged, tile->keys);
         kernel->stage_values(&v, tile->values);
+        if (more) {
+            k = part(keys, j + count, block);
+            v = part(values, j + count, block);
+        }
         for (int i = 0; i < tile->count; i += MCSA_STRIP) {
-            int lanes = strip_lanes(tile, i);
+            int lanes = strip_lanes(tile, i), ahead = more && i == 0;
             mcsa_strip *strip = &tile->strips[i / MCSA_STRIP];
-            kernel->scores(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, lanes, tile->scores);
-            kernel->softmax(tile->scores, k.count, lanes, scale * LOG2_E, strip, tile->probabilities);
-            kernel->accumulate(tile->values, tile->probabilities, k.count, tile->D, lanes, strip->alpha,
-                               tile->output + (ptrdiff_t)i * tile->D);
+            kernel->scores(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, count, tile->D, lanes, tile->scores,
+                           ahead ? &k : NULL);
+            kernel->softmax(tile->scores, count, lanes, scale * LOG2_E, strip, tile->probabilities);
+            kernel->accumulate(tile->values, tile->probabilities, count, tile->D, lanes, strip->alpha,
+                               tile->output + (ptrdiff_t)i * tile->D, ahead ? &v : NULL);
         }
     }
     for (int i = 0; i < tile->count; i += MCSA_STRIP) {
@@ -91,11 +106,12 @@ void mcsa_tile_mass(mcsa_tile *tile, const mcsa_rows *keys, float scale, const f
     memset(tile->mass, 0, 4 * (size_t)keys->count);
     for (int j = 0; j < keys->count; j += MCSA_KEY_BLOCK) {
         mcsa_rows k = part(keys, j, MCSA_KEY_BLOCK);
-        kernel->stage_keys(&k, tile->keys);
+        kernel->stage_keys(&k, tile->staged, tile->keys);
         for (int i = 0; i < tile->count; i += MCSA_STRIP) {
             int lanes = strip_lanes(tile, i);
             for (int l = 0; l < lanes; l++) lse2[l] = i + l < tile->count ? lse[i + l] * LOG2_E : INFINITY;
-            kernel->scores(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, lanes, tile->scores);
+            kernel->scores(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, lanes, tile->scores,
+                           NULL);
             kernel->mass(tile->scores, k.count, lanes, scale * LOG2_E, lse2, tile->mass + j);
         }
     }

@@ -17,7 +17,8 @@ typedef struct mcsa_tile {
     uint32_t *queries;       /* [strips][words, lanes] */
     float *output;           /* [strips][D, lanes] */
     mcsa_strip *strips;      /* [strips] */
-    uint32_t *keys, *values; /* staged blocks [KEY_BLOCK, D] words */
+    uint32_t *staged, *values; /* blocks of keys (where they are not words already) and values, [KEY_BLOCK, D] words */
+    const uint32_t *keys[MCSA_KEY_BLOCK]; /* where each key's words are */
     uint32_t *probabilities; /* [KEY_BLOCK, STRIP] words */
     float *scores;           /* [KEY_BLOCK, STRIP] */
     float *rows;             /* [count, D] attention output */

@@ -10,6 +10,10 @@
 #include "residual.h"
 #include "rows.h"
 
+/* Vectors of a row that pddp_rows keeps in registers: D = 128 with 16 lanes (8 for y, 16 for two rows of 32), D = 64
+ * with 8 lanes and half as many registers, where rows spill but the loop still wins over pddp_any. */
+enum { PDDP_VECS = 8 };
+
 SIMD vf v_words(const uint32_t *p)
 {
     return v_load((const float *)(const void *)p);
@@ -22,10 +26,11 @@ SIMD vf v_word(const uint32_t *p)
     return v_set(f);
 }
 
-/* Where panel finds row r, step t of A: a[r * row + t * step]. */
+/* Where panel finds row r, step t of A: rows[r][t * step], or a[r + t * step] without rows. */
 typedef struct operand {
+    const uint32_t *const *rows;
     const uint32_t *a;
-    ptrdiff_t row, step;
+    ptrdiff_t step;
 } operand;
 
 /* c [rows, lanes] = (alpha ? c * alpha : 0) + A [rows, depth] B [depth, lanes] on vecs * VL lanes. */
@@ -33,6 +38,8 @@ SIMD void panel(int pairs, int rows, int vecs, operand A, const uint32_t *b, int
                 float *c)
 {
     vf acc[PANEL_ROWS][PANEL_VECS];
+    const uint32_t *from[PANEL_ROWS];
+    for (int r = 0; r < rows; r++) from[r] = A.rows ? A.rows[r] : A.a + r;
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vecs; v++)
             acc[r][v] = alpha ? v_mul(v_load(c + (ptrdiff_t)r * lanes + v * VL), v_load(alpha + v * VL)) : v_set(0);
@@ -40,7 +47,7 @@ SIMD void panel(int pairs, int rows, int vecs, operand A, const uint32_t *b, int
         vf column[PANEL_VECS];
         for (int v = 0; v < vecs; v++) column[v] = v_words(b + v * VL);
         for (int r = 0; r < rows; r++) {
-            vf x = v_word(A.a + r * A.row + t * A.step);
+            vf x = v_word(from[r] + t * A.step);
             for (int v = 0; v < vecs; v++)
                 acc[r][v] = pairs ? dot_pairs(x, column[v], acc[r][v]) : v_fma(x, column[v], acc[r][v]);
         }
@@ -49,13 +56,24 @@ SIMD void panel(int pairs, int rows, int vecs, operand A, const uint32_t *b, int
         for (int v = 0; v < vecs; v++) v_store(c + (ptrdiff_t)r * lanes + v * VL, acc[r][v]);
 }
 
+/* Asks for the share [from, to) of `of` of the rows: gathered rows defeat the hardware's prefetcher, and asking for a
+ * whole block at once would stall on the few misses that may be in flight. */
+SIMD void fetch(const mcsa_rows *rows, int from, int to, int of)
+{
+    int bytes = rows->D * (rows->dtype == MCSA_F32 ? 4 : 2);
+    for (int r = from * rows->count / of; r < to * rows->count / of; r++) {
+        const char *row = row_at(rows, r);
+        for (int b = 0; b < bytes; b += 64) __builtin_prefetch(row + b, 0, 2);
+    }
+}
+
 /* All rows of one lane group.  Eight rows go as 4 + 4, since 16 chains hide the latency of a multiply and 2 do not. */
 SIMD void panels(int pairs, int vecs, operand A, const uint32_t *b, int rows, int depth, int lanes, const float *alpha,
-                 float *c)
+                 float *c, const mcsa_rows *ahead)
 {
     for (int r = 0; r < rows;) {
         int left = rows - r, take = left >= 6 && left != 8 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-        operand from = { A.a + r * A.row, A.row, A.step };
+        operand from = { A.rows ? A.rows + r : NULL, A.a + r, A.step };
         float *to = c + (ptrdiff_t)r * lanes;
         switch (take) {
         case 6: panel(pairs, 6, vecs, from, b, depth, lanes, alpha, to); break;
@@ -63,39 +81,42 @@ SIMD void panels(int pairs, int vecs, operand A, const uint32_t *b, int rows, in
         case 2: panel(pairs, 2, vecs, from, b, depth, lanes, alpha, to); break;
         default: panel(pairs, 1, vecs, from, b, depth, lanes, alpha, to); break;
         }
+        if (ahead) fetch(ahead, r, r + take, rows);
         r += take;
     }
 }
 
-SIMD void multiply(int pairs, operand A, const uint32_t *b, int rows, int depth, int lanes, const float *alpha, float *c)
+SIMD void multiply(int pairs, operand A, const uint32_t *b, int rows, int depth, int lanes, const float *alpha, float *c,
+                   const mcsa_rows *ahead)
 {
-    for (int i = 0; i < lanes;) {
+    for (int i = 0; i < lanes; ahead = NULL) {
         const float *scale = alpha ? alpha + i : NULL;
         int vecs = (lanes - i) / VL;
         if (vecs > PANEL_VECS) vecs = PANEL_VECS;
         switch (vecs) {
 #if MCSA_PANEL_VECS >= 4
-        case 4: panels(pairs, 4, A, b + i, rows, depth, lanes, scale, c + i); break;
-        case 3: panels(pairs, 3, A, b + i, rows, depth, lanes, scale, c + i); break;
+        case 4: panels(pairs, 4, A, b + i, rows, depth, lanes, scale, c + i, ahead); break;
+        case 3: panels(pairs, 3, A, b + i, rows, depth, lanes, scale, c + i, ahead); break;
 #endif
-        case 2: panels(pairs, 2, A, b + i, rows, depth, lanes, scale, c + i); break;
-        default: panels(pairs, 1, A, b + i, rows, depth, lanes, scale, c + i); break;
+        case 2: panels(pairs, 2, A, b + i, rows, depth, lanes, scale, c + i, ahead); break;
+        default: panels(pairs, 1, A, b + i, rows, depth, lanes, scale, c + i, ahead); break;
         }
         i += vecs * VL;
     }
 }
 
-SIMD void scores_of(int pairs, const uint32_t *keys, const uint32_t *queries, int count, int D, int lanes, float *out)
+SIMD void scores_of(int pairs, const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out,
+                    const mcsa_rows *ahead)
 {
     int words = pairs ? (D + 1) / 2 : D;
-    multiply(pairs, (operand){ keys, words, 1 }, queries, count, words, lanes, NULL, out);
+    multiply(pairs, (operand){ keys, NULL, 1 }, queries, count, words, lanes, NULL, out, ahead);
 }
 
 SIMD void accumulate_of(int pairs, const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
-                        const float *alpha, float *output)
+                        const float *alpha, float *output, const mcsa_rows *ahead)
 {
     int steps = pairs ? (count + 1) / 2 : count;
-    multiply(pairs, (operand){ values, 1, D }, probabilities, D, steps, lanes, alpha, output);
+    multiply(pairs, (operand){ NULL, values, D }, probabilities, D, steps, lanes, alpha, output, ahead);
 }
 
 SIMD void softmax_of(int pairs, const float *score, int count, int lanes, float scale2, mcsa_strip *strip,
@@ -190,6 +211,17 @@ SIMD void finish_of(const float *output, int D, int lanes, const float *sum, int
     }
 }
 
+/* Float rows stay where they lie when their elements are neighbours. */
+SIMD void stage_keys_float(const mcsa_rows *rows, uint32_t *staged, const uint32_t **keys)
+{
+    for (int r = 0; r < rows->count; r++) {
+        keys[r] = row_at(rows, r);
+        if (rows->dtype == MCSA_F32 && rows->column_stride == 1) continue;
+        keys[r] = staged + (ptrdiff_t)r * rows->D;
+        load_row(row_at(rows, r), rows->dtype, rows->column_stride, rows->D, (float *)(void *)staged + (ptrdiff_t)r * rows->D);
+    }
+}
+
 /* staged float rows [count, D] */
 SIMD void stage_float(const mcsa_rows *rows, uint32_t *staged)
 {
@@ -197,8 +229,44 @@ SIMD void stage_float(const mcsa_rows *rows, uint32_t *staged)
         load_row(row_at(rows, r), rows->dtype, rows->column_stride, rows->D, (float *)(void *)staged + (ptrdiff_t)r * rows->D);
 }
 
-/* Two rows at a time share the loads of direction and y; the order of the sums is fixed by the row order. */
-SIMD double pddp_pass_of(const mcsa_rows *rows, const float *direction, float shift, float *y, float *projection)
+SIMD vf v_load_row(const void *row, mcsa_dtype dtype, int d)
+{
+    return dtype == MCSA_F32 ? v_load((const float *)row + d) : v_load_bf16((const uint16_t *)row + d);
+}
+
+/* pddp_pass for D = vecs * VL, unit column stride, F32 or BF16: y stays in registers.  Two rows at a time, so that the
+ * two horizontal sums overlap; a lone last row is paired with itself at weight 0. */
+SIMD double pddp_rows(int vecs, mcsa_dtype dtype, const mcsa_rows *rows, const float *direction, float shift, float *y,
+                      float *projection)
+{
+    vf sum[PDDP_VECS];
+    double total = 0;
+    for (int v = 0; v < vecs; v++) sum[v] = v_load(y + v * VL);
+    for (int r = 0; r < rows->count; r += 2) {
+        int both = r + 1 < rows->count;
+        const void *row0 = row_at(rows, r), *row1 = row_at(rows, r + both);
+        vf x0[PDDP_VECS], x1[PDDP_VECS], t0 = v_set(0), t1 = v_set(0);
+        for (int v = 0; v < vecs; v++) {
+            vf along = v_load(direction + v * VL);
+            x0[v] = v_load_row(row0, dtype, v * VL);
+            x1[v] = v_load_row(row1, dtype, v * VL);
+            t0 = v_fma(x0[v], along, t0);
+            t1 = v_fma(x1[v], along, t1);
+        }
+        float p0 = v_sum(t0), p1 = v_sum(t1), c0 = p0 - shift, c1 = both ? p1 - shift : 0;
+        if (projection) {
+            projection[r] = p0;
+            projection[r + both] = both ? p1 : p0;
+        }
+        total += (double)c0 + (double)c1;
+        for (int v = 0; v < vecs; v++) sum[v] = v_fma(v_set(c1), x1[v], v_fma(v_set(c0), x0[v], sum[v]));
+    }
+    for (int v = 0; v < vecs; v++) v_store(y + v * VL, sum[v]);
+    return total;
+}
+
+/* Any D, stride and dtype. */
+SIMD double pddp_any(const mcsa_rows *rows, const float *direction, float shift, float *y, float *projection)
 {
     _Alignas(64) float x[MCSA_MAX_DIM] = { 0 }, v[MCSA_MAX_DIM] = { 0 }, sum[MCSA_MAX_DIM] = { 0 };
     int D = rows->D, wide = (D + VL - 1) / VL * VL;
@@ -206,21 +274,27 @@ SIMD double pddp_pass_of(const mcsa_rows *rows, const float *direction, float sh
     double total = 0;
     for (int r = 0; r < rows->count; r++) {
         load_row(row_at(rows, r), rows->dtype, rows->column_stride, D, x);
-        vf t0 = v_set(0), t1 = v_set(0);
-        int d = 0;
-        for (; d + 2 * VL <= wide; d += 2 * VL) {
-            t0 = v_fma(v_load(x + d), v_load(v + d), t0);
-            t1 = v_fma(v_load(x + d + VL), v_load(v + d + VL), t1);
-        }
-        if (d < wide) t0 = v_fma(v_load(x + d), v_load(v + d), t0);
-        float t = v_sum(v_add(t0, t1)), centred = t - shift;
+        vf along = v_set(0);
+        for (int d = 0; d < wide; d += VL) along = v_fma(v_load(x + d), v_load(v + d), along);
+        float t = v_sum(along), centred = t - shift;
         if (projection) projection[r] = t;
         total += (double)centred;
-        vf c = v_set(centred);
-        for (d = 0; d < wide; d += VL) v_store(sum + d, v_fma(c, v_load(x + d), v_load(sum + d)));
+        for (int d = 0; d < wide; d += VL) v_store(sum + d, v_fma(v_set(centred), v_load(x + d), v_load(sum + d)));
     }
     for (int d = 0; d < D; d++) y[d] += sum[d];
     return total;
+}
+
+SIMD double pddp_pass_of(const mcsa_rows *rows, const float *direction, float shift, float *y, float *projection)
+{
+    int vecs = rows->column_stride == 1 && rows->D % VL == 0 ? rows->D / VL : 0;
+    if (vecs == PDDP_VECS && rows->dtype == MCSA_BF16)
+        return pddp_rows(PDDP_VECS, MCSA_BF16, rows, direction, shift, y, projection);
+    if (vecs == PDDP_VECS && rows->dtype == MCSA_F32)
+        return pddp_rows(PDDP_VECS, MCSA_F32, rows, direction, shift, y, projection);
+    if (vecs == PDDP_VECS / 2 && rows->dtype == MCSA_BF16)
+        return pddp_rows(PDDP_VECS / 2, MCSA_BF16, rows, direction, shift, y, projection);
+    return pddp_any(rows, direction, shift, y, projection);
 }
 
 /* 24 independent chains on 32 registers, 12 on 16; the volatile store keeps the compiler from dropping the work. */
