@@ -27,11 +27,11 @@ mcsa_memory mcsa_memory_from(const mcsa_allocator *allocator)
 int mcsa_block_reserve(mcsa_memory *memory, mcsa_block *block, size_t bytes)
 {
     if (block->bytes >= bytes) return 0;
-    mcsa_block_release(memory, block);
     memory->calls++;
-    block->data = memory->allocator.alloc(memory->allocator.user, bytes);
-    if (!block->data) return -1;
-    block->bytes = bytes;
+    mcsa_block grown = { memory->allocator.alloc(memory->allocator.user, bytes), bytes };
+    if (!grown.data) return -1;
+    mcsa_block_release(memory, block);
+    *block = grown;
     return 0;
 }
 

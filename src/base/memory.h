@@ -17,7 +17,7 @@ typedef struct mcsa_block {
 /* Uses aligned_alloc and free where `allocator` has no alloc. */
 mcsa_memory mcsa_memory_from(const mcsa_allocator *allocator);
 
-/* Makes block hold at least `bytes`, contents unspecified.  Returns 0, or -1 with the block left empty. */
+/* Makes block hold at least `bytes`, contents unspecified.  Returns 0, or -1 with the block left as it was. */
 int mcsa_block_reserve(mcsa_memory *memory, mcsa_block *block, size_t bytes);
 void mcsa_block_release(mcsa_memory *memory, mcsa_block *block);
 

@@ -20,19 +20,18 @@ static size_t carve(mcsa_cpu *cpu, void *data)
     return arena.used;
 }
 
+/* On failure the old scratch stays, so that plans of the old shape can still be reused. */
 static mcsa_status reserve(void *state, const mcsa_dims *dims)
 {
     mcsa_cpu *cpu = state;
     int64_t HN = (int64_t)dims->H * dims->N;
     if (dims->D <= cpu->D && dims->M <= cpu->M && HN <= cpu->HN) return MCSA_OK;
-    if (dims->D > cpu->D) cpu->D = dims->D;
-    if (dims->M > cpu->M) cpu->M = dims->M;
-    if (HN > cpu->HN) cpu->HN = HN;
-    if (mcsa_block_reserve(cpu->memory, &cpu->scratch, carve(cpu, NULL))) {
-        cpu->D = cpu->M = 0;
-        cpu->HN = 0;
-        return MCSA_ENOMEM;
-    }
+    mcsa_cpu wanted = *cpu;
+    if (dims->D > wanted.D) wanted.D = dims->D;
+    if (dims->M > wanted.M) wanted.M = dims->M;
+    if (HN > wanted.HN) wanted.HN = HN;
+    if (mcsa_block_reserve(wanted.memory, &wanted.scratch, carve(&wanted, NULL))) return MCSA_ENOMEM;
+    *cpu = wanted;
     carve(cpu, cpu->scratch.data);
     return MCSA_OK;
 }
