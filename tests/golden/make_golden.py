@@ -45,6 +45,8 @@ CONFIGS = {
 SAMPLERS = [("euler", 1, 3.0), ("euler", 5, 1.0), ("euler", 40, 3.0), ("unipc", 1, 3.0), ("unipc", 2, 3.0),
             ("unipc", 3, 1.0), ("unipc", 10, 3.0), ("unipc", 40, 5.0)]
 
+GENERATED = dict(model="wan-bf16", steps=4, guidance=3.0, shift=3.0)
+
 NOISE_SEEDS = [0, 1, 2**63 + 5]
 NOISE_COUNT = 1001
 
@@ -127,6 +129,24 @@ def write_samplers():
     save_file(tensors, HERE / "samplers.safetensors")
 
 
+def write_generated(model, steps, guidance, shift):
+    """Whole generations under guidance: noise in, latent out."""
+    reference = WanTransformer3DModel.from_pretrained(HERE / model, torch_dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(steps)
+    noise = torch.randn(reference.config.in_channels, 2, 12, 8, generator=generator)
+    context = torch.randn(6, reference.config.text_dim, generator=generator)
+    null_context = torch.randn(9, reference.config.text_dim, generator=generator)
+    tensors = {"noise": noise, "context": context, "null_context": null_context}
+    for kind in "euler", "unipc":
+        scheduler = make_scheduler(kind, steps, shift)
+        x = noise
+        for t in scheduler.timesteps:
+            wanted, unwanted = (forward(reference, x, float(t), c) for c in (context, null_context))
+            x = scheduler.step(unwanted + guidance * (wanted - unwanted), t, x[None]).prev_sample[0]
+        tensors[kind] = x
+    save_file(tensors, HERE / "generated.safetensors")
+
+
 def splitmix64(seed, counter):
     mask = 2**64 - 1
     z = (seed + (counter + 1) * 0x9E3779B97F4A7C15) & mask
@@ -175,6 +195,7 @@ def main():
     for name, config in CONFIGS.items():
         write_names(name, config)
     write_samplers()
+    write_generated(**GENERATED)
     save_file({f"seed-{seed}": noise(seed, NOISE_COUNT) for seed in NOISE_SEEDS}, HERE / "noise.safetensors")
     for path in HERE.rglob("*.safetensors"):
         path.chmod(0o644)  # the library writes them for their owner alone
