@@ -12,12 +12,14 @@ static uint8_t to_byte(float value)
     return (uint8_t)lrintf(level);
 }
 
-mcsa_status clip_from_latent(clip *out, const float *latent, int frames, int height, int width, mcsa_error *error)
+mcsa_status clip_from_latent(clip *out, const float *latent, int frames, int height, int width,
+                             mcsa_error *error)
 {
     size_t pixels = (size_t)frames * (size_t)height * (size_t)width;
     *out = (clip){ frames, height, width, malloc(3 * pixels) };
     if (!out->rgb)
-        return mcsa_fail(error, MCSA_ENOMEM, "no memory for a clip of %d frames of %d x %d", frames, height, width);
+        return mcsa_fail(error, MCSA_ENOMEM, "no memory for a clip of %d frames of %d x %d", frames, height,
+                         width);
     for (size_t channel = 0; channel < 3; channel++)
         for (size_t i = 0; i < pixels; i++) out->rgb[3 * i + channel] = to_byte(latent[channel * pixels + i]);
     return MCSA_OK;

@@ -1,7 +1,7 @@
 /* cmd_generate.c - `mcsa generate`: a caption in, a clip out; with --compare twice, dense and MC-Sparse.
  *
- * Three stages: prepare refuses whatever can be refused before the long part, perform denoises, deliver writes every
- * file.  Nothing is written before all clips are made, so Ctrl-C leaves no file at all. */
+ * Three stages: prepare refuses whatever can be refused before the long part, perform denoises, deliver
+ * writes every file.  Nothing is written before all clips are made, so Ctrl-C leaves no file at all. */
 #include "command.h"
 #include "dit/generate.h"
 #include "interrupt.h"
@@ -29,6 +29,7 @@ typedef struct settings {
     const char *report;
 } settings;
 
+/* clang-format off */
 static const option_choice methods[] = { { "mcsa", METHOD_MCSA }, { "dense", METHOD_DENSE }, { 0 } };
 static const option_choice residuals[] = { { "bf16", MCSA_RESIDUAL_BF16 },
                                            { "int8", MCSA_RESIDUAL_INT8 },
@@ -45,60 +46,75 @@ static const option_choice isas[] = { { "auto", MCSA_ISA_AUTO },
                                       { "avx512bf16", MCSA_ISA_AVX512BF16 },
                                       { 0 } };
 static const option_choice backends[] = { { "auto", 0 }, { "cpu", 1 }, { 0 } };
-static const option_choice precisions[] = { { "auto", 0 }, { "f32", MCSA_F32 }, { "bf16", MCSA_BF16 }, { 0 } };
+static const option_choice precisions[] = { { "auto", 0 },
+                                            { "f32", MCSA_F32 },
+                                            { "bf16", MCSA_BF16 },
+                                            { 0 } };
 
 #define FIELD(name) .offset = offsetof(settings, name)
 
 static const option table[] = {
     { .name = "What to make", .kind = OPTION_HEADING },
     { .name = "model", .kind = OPTION_TEXT, FIELD(model), .value = "DIR",
-      .help = "model directory with transformer/ and, where the model has one of ours, text_encoder/; or the directory "
-              "of a bare Wan transformer. Required." },
+      .help = "model directory with transformer/ and, where the model has one of ours, text_encoder/; or "
+              "the directory of a bare Wan transformer. Required." },
     { .name = "prompt", .kind = OPTION_TEXT, FIELD(prompt), .value = "TEXT",
-      .help = "caption of the clip in plain English. The model knows a few dozen words and lists them when it meets "
-              "another." },
+      .help = "caption of the clip in plain English. The model knows a few dozen words and lists them "
+              "when it meets another." },
     { .name = "context", .kind = OPTION_TEXT, FIELD(context), .value = "FILE",
-      .help = "instead of --prompt, for models whose text encoder mcsa cannot run: a .safetensors file with the tensor "
-              "\"context\" [rows, text_dim]" },
+      .help = "instead of --prompt, for models whose text encoder mcsa cannot run: a .safetensors file "
+              "with the tensor \"context\" [rows, text_dim]" },
     { .name = "negative-context", .kind = OPTION_TEXT, FIELD(negative_context), .value = "FILE",
-      .help = "the same for the unconditional branch of guidance; needed with --context unless --guidance is 1" },
-    { .name = "frames", .kind = OPTION_INT, FIELD(frames), .value = "N", .fallback = "16", .min = 1, .max = 4096,
-      .help = "frames of what the transformer denoises: pictures for tiny-t2v, which works on pixels, latent frames "
-              "for a model with a VAE" },
-    { .name = "height", .kind = OPTION_INT, FIELD(height), .value = "N", .fallback = "64", .min = 1, .max = 4096,
+      .help = "the same for the unconditional branch of guidance; needed with --context unless --guidance "
+              "is 1" },
+    { .name = "frames", .kind = OPTION_INT, FIELD(frames), .value = "N",
+      .fallback = "16", .min = 1, .max = 4096,
+      .help = "frames of what the transformer denoises: pictures for tiny-t2v, which works on pixels, "
+              "latent frames for a model with a VAE" },
+    { .name = "height", .kind = OPTION_INT, FIELD(height), .value = "N",
+      .fallback = "64", .min = 1, .max = 4096,
       .help = "its height, in pixels or latent rows; the model's patch must divide it" },
-    { .name = "width", .kind = OPTION_INT, FIELD(width), .value = "N", .fallback = "64", .min = 1, .max = 4096,
+    { .name = "width", .kind = OPTION_INT, FIELD(width), .value = "N",
+      .fallback = "64", .min = 1, .max = 4096,
       .help = "its width, likewise" },
     { .name = "seed", .kind = OPTION_SEED, FIELD(seed), .value = "N", .fallback = "0",
       .help = "of the noise; the same seed gives the same noise on every machine" },
 
     { .name = "Sampling", .kind = OPTION_HEADING },
-    { .name = "steps", .kind = OPTION_INT, FIELD(steps), .value = "N", .fallback = "40", .min = 1, .max = 1000,
+    { .name = "steps", .kind = OPTION_INT, FIELD(steps), .value = "N",
+      .fallback = "40", .min = 1, .max = 1000,
       .help = "denoising steps" },
-    { .name = "guidance", .kind = OPTION_REAL, FIELD(guidance), .value = "X", .fallback = "3", .min = 0, .max = 100,
+    { .name = "guidance", .kind = OPTION_REAL, FIELD(guidance), .value = "X",
+      .fallback = "3", .min = 0, .max = 100,
       .help = "how strongly to follow the caption; 1 turns guidance off and halves the work" },
     { .name = "sampler", .kind = OPTION_CHOICE, FIELD(sampler), .choices = samplers, .fallback = "euler",
       .help = "flow-matching integrator" },
     { .name = "shift", .kind = OPTION_REAL, FIELD(shift), .value = "X", .min = 0, .max = 100, .above_min = 1,
-      .help = "of the noise schedule towards high noise; the default is in the model's scheduler_config.json, or 3" },
+      .help = "of the noise schedule towards high noise; the default is in the model's "
+              "scheduler_config.json, or 3" },
 
     { .name = "Attention", .kind = OPTION_HEADING },
     { .name = "method", .kind = OPTION_CHOICE, FIELD(method), .choices = methods, .fallback = "mcsa",
       .help = "MC-Sparse or plain dense attention" },
-    { .name = "density", .kind = OPTION_REAL, FIELD(density), .value = "X", .fallback = "0.10", .min = 0, .max = 1,
+    { .name = "density", .kind = OPTION_REAL, FIELD(density), .value = "X",
+      .fallback = "0.10", .min = 0, .max = 1,
       .above_min = 1, .help = "share of the keys that each group of queries keeps" },
     { .name = "schedule", .kind = OPTION_TEXT, FIELD(schedule), .value = "ramp|paper|every:N[,W]|list:A,B,C",
       .fallback = "ramp",
-      .help = "which steps are anchors, where selection and residual are taken anew. ramp: the first tenth of the "
-              "steps dense, then growing gaps between anchors. paper: the first fifth dense, then one more anchor. "
-              "every:8,4: 4 dense steps, then an anchor every 8. list:3,5,8,12: exactly these" },
-    { .name = "group", .kind = OPTION_INT, FIELD(group), .value = "N", .fallback = "128", .min = 1, .max = 1 << 20,
+      .help = "which steps are anchors, where selection and residual are taken anew. ramp: the first "
+              "tenth of the steps dense, then growing gaps between anchors. paper: the first fifth dense, "
+              "then one more anchor. every:8,4: 4 dense steps, then an anchor every 8. list:3,5,8,12: "
+              "exactly these" },
+    { .name = "group", .kind = OPTION_INT, FIELD(group), .value = "N",
+      .fallback = "128", .min = 1, .max = 1 << 20,
       .help = "queries that share one selection" },
     { .name = "residual", .kind = OPTION_CHOICE, FIELD(residual), .choices = residuals, .fallback = "bf16",
-      .help = "how the compensation is kept: int8 and int4 take a half and a quarter of the memory, off drops it" },
+      .help = "how the compensation is kept: int8 and int4 take a half and a quarter of the memory, off "
+              "drops it" },
     { .name = "branches", .kind = OPTION_CHOICE, FIELD(branches), .choices = sharings, .fallback = "shared",
       .help = "whether both branches of guidance use one selection" },
-    { .name = "dense-layers", .kind = OPTION_INT, FIELD(dense_layers), .value = "N", .fallback = "0", .min = 0,
+    { .name = "dense-layers", .kind = OPTION_INT, FIELD(dense_layers), .value = "N",
+      .fallback = "0", .min = 0,
       .max = 1000, .help = "keep the first N layers dense throughout" },
 
     { .name = "Machine", .kind = OPTION_HEADING },
@@ -109,16 +125,17 @@ static const option table[] = {
     { .name = "backend", .kind = OPTION_CHOICE, FIELD(backend), .choices = backends, .fallback = "auto",
       .help = "where to compute; `mcsa info` says what is there" },
     { .name = "precision", .kind = OPTION_CHOICE, FIELD(precision), .choices = precisions, .fallback = "auto",
-      .help = "arithmetic of linear layers and attention; auto follows the weights" },
+      .help = "arithmetic of linear layers and attention; auto follows the weights, F32 on machines "
+              "without BF16" },
 
     { .name = "Results", .kind = OPTION_HEADING },
     { .name = "out", .kind = OPTION_TEXTS, FIELD(out), .value = "FILE",
-      .help = "where the clip goes; may be repeated. The ending says the format: .mp4 video, .png contact sheet of all "
-              "frames, .y4m uncompressed video, .safetensors the latent itself. Default clip.mp4, or clip.safetensors "
-              "for a model that does not make pixels" },
+      .help = "where the clip goes; may be repeated. The ending says the format: .mp4 video, .png contact "
+              "sheet of all frames, .y4m uncompressed video, .safetensors the latent itself. Default "
+              "clip.mp4, or clip.safetensors for a model that does not make pixels" },
     { .name = "compare", .kind = OPTION_FLAG, FIELD(compare),
-      .help = "make the dense clip from the same noise first, write it to FILE with -dense before the ending, and say "
-              "how much faster and how faithful MC-Sparse was" },
+      .help = "make the dense clip from the same noise first, write it to FILE with -dense before the "
+              "ending, and say how much faster and how faithful MC-Sparse was" },
     { .name = "report", .kind = OPTION_TEXT, FIELD(report), .value = "FILE",
       .help = "write what was done and what it cost as JSON" },
     { .name = "json", .kind = OPTION_FLAG, FIELD(json),
@@ -126,17 +143,19 @@ static const option table[] = {
     { .name = "quiet", .kind = OPTION_FLAG, FIELD(quiet), .help = "print nothing but errors" },
     { 0 },
 };
+/* clang-format on */
 
 static const options_page page = {
     .command = "mcsa generate",
     .summary = "make a video clip from a caption",
     .synopsis = "--model DIR --prompt TEXT [options]",
-    .description = "Denoises a clip with a small video transformer on the CPU. Most of the time of such a model goes to "
-                   "attention, in which every token of the clip looks at every other. MC-Sparse looks at all of them "
-                   "in a few anchor steps only, remembers which ones mattered and what the others added, and in the "
-                   "steps between looks at a tenth.\n\n"
-                   "With --compare the clip is made both ways from the same noise and a table says what was gained "
-                   "and what was lost.",
+    .description =
+        "Denoises a clip with a small video transformer on the CPU. Most of the time of such a model goes to "
+        "attention, in which every token of the clip looks at every other. MC-Sparse looks at all of them "
+        "in a few anchor steps only, remembers which ones mattered and what the others added, and in the "
+        "steps between looks at a tenth.\n\n"
+        "With --compare the clip is made both ways from the same noise and a table says what was gained "
+        "and what was lost.",
     .options = table,
     .examples = "    Watch it work, and see the frames side by side:\n"
                 "        mcsa generate --model models/tiny-t2v --compare --out clip.mp4 \\\n"
@@ -163,13 +182,16 @@ typedef struct job {
 static mcsa_status check_settings(settings *set, mcsa_error *error)
 {
     if (!set->model)
-        return mcsa_fail(error, MCSA_EINVAL, "--model DIR is missing; try --model models/tiny-t2v, or --help");
+        return mcsa_fail(error, MCSA_EINVAL,
+                         "--model DIR is missing; try --model models/tiny-t2v, or --help");
     if (!set->prompt && !set->context)
         return mcsa_fail(error, MCSA_EINVAL, "nothing to draw: give --prompt TEXT (or --context FILE)");
     if (set->prompt && set->context)
-        return mcsa_fail(error, MCSA_EINVAL, "--prompt and --context say the same thing twice; give one of them");
+        return mcsa_fail(error, MCSA_EINVAL,
+                         "--prompt and --context say the same thing twice; give one of them");
     if (set->compare && set->method == METHOD_DENSE)
-        return mcsa_fail(error, MCSA_EINVAL, "--compare sets mcsa against dense; --method dense leaves nothing to set");
+        return mcsa_fail(error, MCSA_EINVAL,
+                         "--compare sets mcsa against dense; --method dense leaves nothing to set");
     mcsa_action *actions = malloc((size_t)set->steps * sizeof *actions);
     if (!actions) return mcsa_fail(error, MCSA_ENOMEM, "no memory for a schedule of %d steps", set->steps);
     mcsa_status status =
@@ -184,8 +206,8 @@ static mcsa_status check_model(job *j, mcsa_error *error)
     const dit_wan_config *config = dit_wan_describe(j->model.transformer);
     if (config->in_channels != config->out_channels)
         return mcsa_fail(error, MCSA_EUNSUPPORTED,
-                         "the model takes %d channels and gives %d: it wants an image besides the noise, which mcsa "
-                         "does not do",
+                         "the model takes %d channels and gives %d: it wants an image besides the noise, "
+                         "which mcsa does not do",
                          config->in_channels, config->out_channels);
     if (!set->out.count)
         set->out = (option_texts){ 1, { config->out_channels == 3 ? "clip.mp4" : "clip.safetensors" } };
@@ -200,10 +222,11 @@ static mcsa_status read_contexts(job *j, mcsa_error *error)
     TRY(set->prompt ? context_from_caption(&j->condition, &j->model, set->prompt, error)
                     : context_from_file(&j->condition, &j->model, set->context, error));
     if (set->guidance == 1.0f) return MCSA_OK;
-    if (set->negative_context) return context_from_file(&j->null_condition, &j->model, set->negative_context, error);
+    if (set->negative_context)
+        return context_from_file(&j->null_condition, &j->model, set->negative_context, error);
     if (!j->model.text)
-        return mcsa_fail(error, MCSA_EINVAL, "--guidance %g needs --negative-context FILE, or take --guidance 1",
-                         set->guidance);
+        return mcsa_fail(error, MCSA_EINVAL,
+                         "--guidance %g needs --negative-context FILE, or take --guidance 1", set->guidance);
     return context_from_caption(&j->null_condition, &j->model, "<null>", error);
 }
 
@@ -216,8 +239,8 @@ static mcsa_status prepare(job *j, mcsa_error *error)
     if (set->shift == 0.0f) set->shift = j->model.shift;
     TRY(check_model(j, error));
     TRY(read_contexts(j, error));
-    int64_t count = (int64_t)dit_wan_describe(j->model.transformer)->in_channels * set->frames * set->height *
-                    set->width;
+    int64_t count =
+        (int64_t)dit_wan_describe(j->model.transformer)->in_channels * set->frames * set->height * set->width;
     j->noise = malloc((size_t)count * sizeof *j->noise);
     if (!j->noise) return mcsa_fail(error, MCSA_ENOMEM, "no memory for %lld noise values", (long long)count);
     dit_noise(set->seed, j->noise, count);
@@ -345,5 +368,6 @@ int cmd_generate(int argc, char **argv)
     free(j.noise);
     model_close(&j.model);
     if (status == MCSA_OK) return EXIT_DONE;
-    return status == MCSA_EINVAL ? EXIT_USAGE : EXIT_FAILED; /* the library and the table say EINVAL of what was typed */
+    /* The table of options, the library and the transformer all say EINVAL of what was typed. */
+    return status == MCSA_EINVAL ? EXIT_USAGE : EXIT_FAILED;
 }

@@ -1,6 +1,7 @@
 /* cmd_info.c - `mcsa info`: what this machine is, what mcsa was built with, and what it can do here.
  *
- * The peaks are measured, not looked up: they are the denominators of every "percent of peak" in the benchmarks. */
+ * The peaks are measured, not looked up: they are the denominators of every "percent of peak" in the
+ * benchmarks. */
 #include "command.h"
 #include "cpu/peak.h"
 #include "options.h"
@@ -17,18 +18,23 @@ typedef struct settings {
     int threads;
 } settings;
 
+/* clang-format off */
 static const option table[] = {
     { .name = "threads", .kind = OPTION_INT, .offset = offsetof(settings, threads), .value = "N", .min = 1,
-      .max = 4096, .help = "threads for the measurement of peaks; default: all cores, or what OMP_NUM_THREADS says" },
+      .max = 4096,
+      .help = "threads that measure the peaks; default: all cores, or what OMP_NUM_THREADS says" },
     { 0 },
 };
+/* clang-format on */
 
 static const options_page page = {
     .command = "mcsa info",
     .summary = "say what this machine offers and what mcsa can do on it",
     .synopsis = "[options]",
-    .description = "Prints the processor, its features and the instruction set that mcsa will use, the libraries it runs "
-                   "with, what each backend can do, and the floating-point peaks, each measured for about 0.2 seconds.",
+    .description =
+        "Prints the processor, its features and the instruction set that mcsa will use, the libraries it "
+        "runs with, what each backend can do, and the floating-point peaks, each measured for about 0.2 "
+        "seconds.",
     .options = table,
 };
 
@@ -84,8 +90,9 @@ static void print_libraries(void)
     puts("\nlibraries");
     snprintf(text, sizeof text, "%d.%d.%d (linear layers)", dnnl->major, dnnl->minor, dnnl->patch);
     row("oneDNN", text);
-    snprintf(text, sizeof text, "%u.%u.%u; .mp4 is encoded by %s", AV_VERSION_MAJOR(codec), AV_VERSION_MINOR(codec),
-             AV_VERSION_MICRO(codec), encoder ? encoder : "nothing: no encoder found");
+    snprintf(text, sizeof text, "%u.%u.%u; .mp4 is encoded by %s", AV_VERSION_MAJOR(codec),
+             AV_VERSION_MINOR(codec), AV_VERSION_MICRO(codec),
+             encoder ? encoder : "nothing: no encoder found");
     row("libavcodec", text);
     snprintf(text, sizeof text, "%u.%u.%u", AV_VERSION_MAJOR(format), AV_VERSION_MINOR(format),
              AV_VERSION_MICRO(format));
@@ -106,7 +113,8 @@ static void print_backends(const mcsa_machine *machine)
     for (int isa = MCSA_ISA_SCALAR; isa <= MCSA_ISA_AVX512BF16; isa++) {
         char name[40], text[120];
         snprintf(name, sizeof name, "  %s", mcsa_isa_name((mcsa_isa)isa));
-        snprintf(text, sizeof text, "%s%s", kernels[isa], isa > (int)machine->isa ? ": not on this machine" : "");
+        snprintf(text, sizeof text, "%s%s", kernels[isa],
+                 isa > (int)machine->isa ? ": not on this machine" : "");
         row(name, text);
     }
 }
@@ -116,7 +124,8 @@ static void print_peak(const char *name, mcsa_isa isa, int threads)
     double flops = mcsa_cpu_peak(isa, threads);
     char text[80];
     if (flops > 0.0)
-        snprintf(text, sizeof text, "%.0f GFLOP/s with %d thread%s", flops * 1e-9, threads, threads == 1 ? "" : "s");
+        snprintf(text, sizeof text, "%.0f GFLOP/s with %d thread%s", flops * 1e-9, threads,
+                 threads == 1 ? "" : "s");
     else
         snprintf(text, sizeof text, "not on this machine");
     row(name, text);

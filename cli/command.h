@@ -1,7 +1,7 @@
 /* command.h - the subcommands of `mcsa` and what they return to the shell.
  *
- * A command gets the arguments after its own name, prints results on standard output and errors on standard error as one
- * line "mcsa NAME: sentence", and returns one of the three exit codes. */
+ * A command gets the arguments after its own name, prints results on standard output and errors on
+ * standard error as one line "mcsa NAME: sentence", and returns one of the three exit codes. */
 #ifndef MCSA_CLI_COMMAND_H
 #define MCSA_CLI_COMMAND_H
 

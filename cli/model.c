@@ -17,7 +17,8 @@ static mcsa_status join(char path[PATH_BYTES], const char *dir, const char *name
 {
     int length = snprintf(path, PATH_BYTES, "%s/%s", dir, name);
     if (length < 0 || length >= PATH_BYTES)
-        return mcsa_fail(error, MCSA_EINVAL, "the name of the model directory has %zu bytes; at most %d are possible",
+        return mcsa_fail(error, MCSA_EINVAL,
+                         "the name of the model directory has %zu bytes; at most %d are possible",
                          strlen(dir), PATH_BYTES - 64);
     return MCSA_OK;
 }
@@ -40,7 +41,8 @@ static mcsa_status find_transformer(char path[PATH_BYTES], const char *dir, mcsa
     if (is_file(path)) return join(path, dir, "transformer", error);
     TRY(join(path, dir, "config.json", error));
     if (is_file(path)) return join(path, dir, ".", error);
-    return mcsa_fail(error, MCSA_EFORMAT, "%.300s holds neither transformer/config.json nor config.json", dir);
+    return mcsa_fail(error, MCSA_EFORMAT, "%.300s holds neither transformer/config.json nor config.json",
+                     dir);
 }
 
 /* path: "" when the directory has no text encoder of ours. */
@@ -78,7 +80,8 @@ static mcsa_status read_shift(float *shift, const char *dir, mcsa_error *error)
     return MCSA_OK;
 }
 
-static mcsa_status open_parts(video_model *model, const char *dir, const dit_wan_options *options, mcsa_error *error)
+static mcsa_status open_parts(video_model *model, const char *dir, const dit_wan_options *options,
+                              mcsa_error *error)
 {
     char transformer[PATH_BYTES], text[PATH_BYTES];
     TRY(find_transformer(transformer, dir, error));
@@ -89,8 +92,9 @@ static mcsa_status open_parts(video_model *model, const char *dir, const dit_wan
     TRY(dit_text_open(&model->text, text, error));
     int width = dit_text_width(model->text), expected = dit_wan_describe(model->transformer)->text_dim;
     if (width != expected)
-        return mcsa_fail(error, MCSA_EFORMAT, "%.200s: the text encoder is %d wide, the transformer expects %d", dir,
-                         width, expected);
+        return mcsa_fail(error, MCSA_EFORMAT,
+                         "%.200s: the text encoder is %d wide, the transformer expects %d", dir, width,
+                         expected);
     return MCSA_OK;
 }
 
@@ -123,27 +127,29 @@ void context_free(context *c)
     *c = (context){ 0 };
 }
 
-mcsa_status context_from_caption(context *out, const video_model *model, const char *caption, mcsa_error *error)
+mcsa_status context_from_caption(context *out, const video_model *model, const char *caption,
+                                 mcsa_error *error)
 {
     *out = (context){ 0 };
     if (!model->text)
         return mcsa_fail(error, MCSA_EINVAL,
-                         "this model has no text encoder that mcsa can run: give --context FILE and --negative-context "
-                         "FILE instead of --prompt (docs/REAL_MODELS.md)");
+                         "this model has no text encoder that mcsa can run: give --context FILE and "
+                         "--negative-context FILE instead of --prompt (docs/REAL_MODELS.md)");
     TRY(context_alloc(out, dit_text_rows(model->text), dit_text_width(model->text), error));
     mcsa_status status = dit_text_encode(model->text, caption, out->data, error);
     if (status != MCSA_OK) context_free(out);
     return status;
 }
 
-static mcsa_status copy_context(context *out, const dit_tensors *file, int width, const char *path, mcsa_error *error)
+static mcsa_status copy_context(context *out, const dit_tensors *file, int width, const char *path,
+                                mcsa_error *error)
 {
     const dit_tensor *tensor = dit_tensors_find(file, "context");
     if (!tensor) return mcsa_fail(error, MCSA_EFORMAT, "%.300s has no tensor \"context\"", path);
     if (tensor->rank != 2 || tensor->shape[1] != width || tensor->shape[0] < 1 || tensor->shape[0] > 65536)
         return mcsa_fail(error, MCSA_EFORMAT,
-                         "%.300s: tensor \"context\" must be [rows, %d], rows from 1 to 65536, but has %d dimensions, "
-                         "%lld x %lld",
+                         "%.300s: tensor \"context\" must be [rows, %d], rows from 1 to 65536, but has %d "
+                         "dimensions, %lld x %lld",
                          path, width, tensor->rank, tensor->rank > 0 ? (long long)tensor->shape[0] : 1LL,
                          tensor->rank > 1 ? (long long)tensor->shape[1] : 1LL);
     TRY(context_alloc(out, (int)tensor->shape[0], width, error));
@@ -161,7 +167,8 @@ mcsa_status context_from_file(context *out, const video_model *model, const char
     return status;
 }
 
-mcsa_status model_check_size(const dit_wan_config *config, int frames, int height, int width, mcsa_error *error)
+mcsa_status model_check_size(const dit_wan_config *config, int frames, int height, int width,
+                             mcsa_error *error)
 {
     static const char *const names[] = { "frames", "height", "width" };
     const int sizes[] = { frames, height, width };
@@ -169,10 +176,12 @@ mcsa_status model_check_size(const dit_wan_config *config, int frames, int heigh
         int patch = config->patch[axis], below = sizes[axis] / patch * patch;
         if (sizes[axis] == below) continue;
         if (below == 0)
-            return mcsa_fail(error, MCSA_EINVAL, "--%s %d: this model works in patches of %d; the least is %d",
-                             names[axis], sizes[axis], patch, patch);
+            return mcsa_fail(error, MCSA_EINVAL,
+                             "--%s %d: this model works in patches of %d; the least is %d", names[axis],
+                             sizes[axis], patch, patch);
         return mcsa_fail(error, MCSA_EINVAL,
-                         "--%s %d is not divisible by the model's patch of %d; the nearest sizes are %d and %d",
+                         "--%s %d is not divisible by the model's patch of %d; the nearest sizes are %d and "
+                         "%d",
                          names[axis], sizes[axis], patch, below, below + patch);
     }
     for (int axis = 0; axis < 3; axis++) {

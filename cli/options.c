@@ -31,11 +31,13 @@ static int edit_distance(const char *a, const char *b)
 static const option *find_option(const options_page *page, const char *name, size_t length)
 {
     for (const option *o = page->options; o->name; o++)
-        if (o->kind != OPTION_HEADING && strlen(o->name) == length && memcmp(o->name, name, length) == 0) return o;
+        if (o->kind != OPTION_HEADING && strlen(o->name) == length && memcmp(o->name, name, length) == 0)
+            return o;
     return NULL;
 }
 
-static mcsa_status unknown_option(const options_page *page, const char *name, size_t length, mcsa_error *error)
+static mcsa_status unknown_option(const options_page *page, const char *name, size_t length,
+                                  mcsa_error *error)
 {
     char typed[64];
     snprintf(typed, sizeof typed, "%.*s", (int)(length < 60 ? length : 60), name);
@@ -51,7 +53,8 @@ static mcsa_status unknown_option(const options_page *page, const char *name, si
     }
     if (nearest)
         return mcsa_fail(error, MCSA_EINVAL, "unknown option --%s; did you mean --%s?", typed, nearest);
-    return mcsa_fail(error, MCSA_EINVAL, "unknown option --%s; `%s --help` lists the options", typed, page->command);
+    return mcsa_fail(error, MCSA_EINVAL, "unknown option --%s; `%s --help` lists the options", typed,
+                     page->command);
 }
 
 static mcsa_status parse_int(const option *o, const char *text, int *out, mcsa_error *error)
@@ -60,8 +63,8 @@ static mcsa_status parse_int(const option *o, const char *text, int *out, mcsa_e
     errno = 0;
     long number = strtol(text, &end, 10);
     if (end == text || *end || errno || (double)number < o->min || (double)number > o->max)
-        return mcsa_fail(error, MCSA_EINVAL, "--%s takes a whole number from %.0f to %.0f, not '%.64s'", o->name,
-                         o->min, o->max, text);
+        return mcsa_fail(error, MCSA_EINVAL, "--%s takes a whole number from %.0f to %.0f, not '%.64s'",
+                         o->name, o->min, o->max, text);
     *out = (int)number;
     return MCSA_OK;
 }
@@ -74,10 +77,11 @@ static mcsa_status parse_seed(const option *o, const char *text, uint64_t *out, 
     unsigned long long number = strtoull(text, &end, hexadecimal ? 16 : 10);
     /* strtoull takes "-1" for 2^64 - 1; a seed starts with a digit. */
     if (!isdigit((unsigned char)text[0]) || *end || errno)
-        return mcsa_fail(error, MCSA_EINVAL,
-                         "--%s takes a whole number from 0 to 18446744073709551615 or 0x and hexadecimal digits, not "
-                         "'%.64s'",
-                         o->name, text);
+        return mcsa_fail(
+            error, MCSA_EINVAL,
+            "--%s takes a whole number from 0 to 18446744073709551615 or 0x and hexadecimal digits, not "
+            "'%.64s'",
+            o->name, text);
     *out = number;
     return MCSA_OK;
 }
@@ -95,8 +99,8 @@ static mcsa_status parse_real(const option *o, const char *text, float *out, mcs
 }
 
 /* "scalar, avx2 or avx512bf16" into text[bytes]. */
-static void list_choices(const option_choice *choices, const char *between, const char *before_last, char *text,
-                         size_t bytes)
+static void list_choices(const option_choice *choices, const char *between, const char *before_last,
+                         char *text, size_t bytes)
 {
     size_t used = 0;
     text[0] = '\0';
@@ -130,7 +134,8 @@ static mcsa_status parse_text(const option *o, const char *text, const char **ou
 static mcsa_status parse_texts(const option *o, const char *text, option_texts *out, mcsa_error *error)
 {
     if (out->count == OPTION_TEXTS_MAX)
-        return mcsa_fail(error, MCSA_EINVAL, "--%s may be given %d times, not more", o->name, OPTION_TEXTS_MAX);
+        return mcsa_fail(error, MCSA_EINVAL, "--%s may be given %d times, not more", o->name,
+                         OPTION_TEXTS_MAX);
     TRY(parse_text(o, text, &out->text[out->count], error));
     out->count++;
     return MCSA_OK;
@@ -168,8 +173,9 @@ mcsa_status options_parse(const options_page *page, int argc, char **argv, void 
     for (int i = 0; i < argc; i++) {
         const char *argument = argv[i];
         if (strncmp(argument, "--", 2) != 0 || !argument[2])
-            return mcsa_fail(error, MCSA_EINVAL, "'%.64s' is not an option; options start with -- (see `%s --help`)",
-                             argument, page->command);
+            return mcsa_fail(error, MCSA_EINVAL,
+                             "'%.64s' is not an option; options start with -- (see `%s --help`)", argument,
+                             page->command);
         const char *name = argument + 2, *equals = strchr(name, '=');
         size_t length = equals ? (size_t)(equals - name) : strlen(name);
         const option *o = find_option(page, name, length);
@@ -180,7 +186,8 @@ mcsa_status options_parse(const options_page *page, int argc, char **argv, void 
             if (value)
                 return mcsa_fail(error, MCSA_EINVAL, "--%s takes no value, not '%.64s'", o->name, value);
         } else if (!value) {
-            if (i + 1 == argc) return mcsa_fail(error, MCSA_EINVAL, "--%s needs a value: %s", o->name, o->value);
+            if (i + 1 == argc)
+                return mcsa_fail(error, MCSA_EINVAL, "--%s needs a value: %s", o->name, o->value);
             value = argv[++i];
         }
         TRY(parse_value(o, value, settings, error));
@@ -219,7 +226,8 @@ static void allowed_and_default(const option *o, char *text, size_t bytes)
     if (o->kind == OPTION_INT)
         snprintf(allowed, sizeof allowed, "from %.0f to %.0f", o->min, o->max);
     else if (o->kind == OPTION_REAL)
-        snprintf(allowed, sizeof allowed, "%s %g, at most %g", o->above_min ? "above" : "at least", o->min, o->max);
+        snprintf(allowed, sizeof allowed, "%s %g, at most %g", o->above_min ? "above" : "at least", o->min,
+                 o->max);
     const char *joint = allowed[0] && o->fallback ? "; " : "";
     const char *before = o->fallback ? "default " : "";
     if (allowed[0] || o->fallback)

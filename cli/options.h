@@ -1,8 +1,9 @@
-/* options.h - one table per command describes its options; the parser and the help both read it, so they cannot disagree.
+/* options.h - one table per command describes its options; the parser and the help both read it, so they
+ * cannot disagree.
  *
- * A default is a string that goes through the same parser as what the user types, so a default that the option would
- * refuse is found by the first test that runs.  Only `--name value` and `--name=value` exist: no short options, no
- * abbreviations and no positional arguments, because no command here needs them. */
+ * A default is a string that goes through the same parser as what the user types, so a default that the
+ * option would refuse is found by the first test that runs.  Only `--name value` and `--name=value` exist:
+ * no short options, no abbreviations and no positional arguments, because no command here needs them. */
 #ifndef MCSA_CLI_OPTIONS_H
 #define MCSA_CLI_OPTIONS_H
 
@@ -54,9 +55,9 @@ typedef struct options_page {
     const char *examples;    /* verbatim lines, or NULL */
 } options_page;
 
-/* Fills *settings, a struct that the offsets of the page refer to, with defaults and then with argv.  *help is 1 when
- * --help was given; the rest is then not checked.  MCSA_EINVAL with a sentence that says what was wrong and what is
- * allowed. */
+/* Fills *settings, a struct that the offsets of the page refer to, with defaults and then with argv.
+ * *help is 1 when --help was given; the rest is then not checked.  MCSA_EINVAL with a sentence that says
+ * what was wrong and what is allowed. */
 mcsa_status options_parse(const options_page *page, int argc, char **argv, void *settings, int *help,
                           mcsa_error *error);
 

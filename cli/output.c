@@ -43,14 +43,16 @@ mcsa_status output_check(const option_texts *paths, int channels, mcsa_error *er
     for (int i = 0; i < paths->count; i++) {
         const output_format *format = find_format(paths->text[i]);
         if (!format)
-            return mcsa_fail(error, MCSA_EINVAL,
-                             "--out %.200s: the ending says the format and must be .mp4, .png, .y4m or .safetensors",
-                             paths->text[i]);
+            return mcsa_fail(
+                error, MCSA_EINVAL,
+                "--out %.200s: the ending says the format and must be .mp4, .png, .y4m or .safetensors",
+                paths->text[i]);
         if (format->write && channels != 3)
-            return mcsa_fail(error, MCSA_EINVAL,
-                             "--out %.200s: this model makes latents of %d channels, not pixels; write .safetensors "
-                             "and decode it (docs/REAL_MODELS.md)",
-                             paths->text[i], channels);
+            return mcsa_fail(
+                error, MCSA_EINVAL,
+                "--out %.200s: this model makes latents of %d channels, not pixels; write .safetensors "
+                "and decode it (docs/REAL_MODELS.md)",
+                paths->text[i], channels);
         TRY(staged_check(paths->text[i], error));
     }
     return MCSA_OK;

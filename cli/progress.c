@@ -1,4 +1,5 @@
-/* progress.c - formats and rewrites the line on standard error, so that standard output keeps only results. */
+/* progress.c - formats and rewrites the line on standard error, so that standard output keeps only
+ * results. */
 #include "progress.h"
 
 #include "interrupt.h"
@@ -35,8 +36,8 @@ void progress_text(const progress *line, const dit_progress *state, char *text, 
     char left[40];
     double per_step = state->elapsed_s / state->step;
     duration(per_step * (state->steps - state->step), left, sizeof left);
-    snprintf(text, bytes, "%-6s step %d/%d, %.2f s/step, %s left", line->label, state->step, state->steps, per_step,
-             left);
+    snprintf(text, bytes, "%-6s step %d/%d, %.2f s/step, %s left", line->label, state->step, state->steps,
+             per_step, left);
 }
 
 int progress_step(void *user, const dit_progress *state)

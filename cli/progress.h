@@ -1,7 +1,8 @@
-/* progress.h - one line on a terminal that says how far a rendition is; nothing at all when the output is piped.
+/* progress.h - one line on a terminal that says how far a rendition is; nothing at all when the output is
+ * piped.
  *
- * The time left is the mean so far times the steps left: too high during an MC-Sparse run, whose dense steps come
- * first. */
+ * The time left is the mean so far times the steps left: too high during an MC-Sparse run, whose dense
+ * steps come first. */
 #ifndef MCSA_CLI_PROGRESS_H
 #define MCSA_CLI_PROGRESS_H
 

@@ -1,4 +1,5 @@
-/* quality.c - fidelity in double precision; SSIM's window is separable, so rows are blurred first and columns after. */
+/* quality.c - fidelity in double precision; SSIM's window is separable, so rows are blurred first and
+ * columns after. */
 #include "quality.h"
 
 #include "video.h"
@@ -62,8 +63,8 @@ static void gaussian(double *weights, int size)
 }
 
 /* rows: [height, width - size + 1, MOMENTS]; a, b: [height, width] */
-static void blur_rows(double *rows, const float *a, const float *b, int height, int width, const double *weights,
-                      int size)
+static void blur_rows(double *rows, const float *a, const float *b, int height, int width,
+                      const double *weights, int size)
 {
     for (int y = 0; y < height; y++, a += width, b += width) {
         for (int x = 0; x + size <= width; x++, rows += MOMENTS) {
@@ -86,7 +87,8 @@ static double ssim_at(const double *moments, double c1, double c2)
     double a = moments[MEAN_A], b = moments[MEAN_B];
     double variance_a = moments[SQUARE_A] - a * a, variance_b = moments[SQUARE_B] - b * b;
     double covariance = moments[PRODUCT] - a * b;
-    return (2.0 * a * b + c1) * (2.0 * covariance + c2) / ((a * a + b * b + c1) * (variance_a + variance_b + c2));
+    return (2.0 * a * b + c1) * (2.0 * covariance + c2) /
+           ((a * a + b * b + c1) * (variance_a + variance_b + c2));
 }
 
 mcsa_status quality_ssim(const planes *reference, const planes *candidate, double peak, double *ssim,
@@ -137,7 +139,8 @@ static mcsa_status to_levels(planes *levels, const planes *latent, mcsa_error *e
     return levels->data ? MCSA_OK : mcsa_fail(error, MCSA_ENOMEM, "no memory to compare %zu pixels", pixels);
 }
 
-static mcsa_status compare_pixels(quality *out, const planes *reference, const planes *candidate, mcsa_error *error)
+static mcsa_status compare_pixels(quality *out, const planes *reference, const planes *candidate,
+                                  mcsa_error *error)
 {
     planes a = { 0 }, b = { 0 };
     mcsa_status status = to_levels(&a, reference, error);
@@ -162,7 +165,8 @@ static double value_range(const planes *p)
     return high - low;
 }
 
-mcsa_status quality_of_latents(quality *out, const planes *reference, const planes *candidate, mcsa_error *error)
+mcsa_status quality_of_latents(quality *out, const planes *reference, const planes *candidate,
+                               mcsa_error *error)
 {
     out->rel_l2 = quality_rel_l2(reference, candidate);
     if (reference->channels == 3) return compare_pixels(out, reference, candidate, error);

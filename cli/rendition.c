@@ -12,7 +12,8 @@ static mcsa_status create_run(mcsa_run **run, const rendition_order *order, mcsa
     if (order->dense) {
         /* MCSA_DENSE is zero, so this is a schedule of dense calls only. */
         actions = calloc((size_t)config.layers * (size_t)config.steps, sizeof *actions);
-        if (!actions) return mcsa_fail(error, MCSA_ENOMEM, "no memory for a schedule of %d steps", config.steps);
+        if (!actions)
+            return mcsa_fail(error, MCSA_ENOMEM, "no memory for a schedule of %d steps", config.steps);
         config.actions = actions;
         config.density = 1.0f;
     }
@@ -22,7 +23,8 @@ static mcsa_status create_run(mcsa_run **run, const rendition_order *order, mcsa
 }
 
 /* Anchors of the last layer: the first ones may be held dense. */
-static mcsa_status list_anchors(rendition *out, const mcsa_run *run, const rendition_order *order, mcsa_error *error)
+static mcsa_status list_anchors(rendition *out, const mcsa_run *run, const rendition_order *order,
+                                mcsa_error *error)
 {
     int steps = order->attention.steps, last = dit_wan_describe(order->model->transformer)->layers - 1;
     out->anchors = malloc((size_t)steps * sizeof *out->anchors);

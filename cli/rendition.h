@@ -10,20 +10,21 @@
 typedef struct rendition_order {
     const video_model *model;
     int frames, height, width;
-    const float *noise;       /* [in_channels, frames, height, width] */
+    const float *noise; /* [in_channels, frames, height, width] */
     const context *condition, *null_condition;
     float guidance, shift;
     dit_sampler_kind sampler;
     int quiet;
-    mcsa_config attention;    /* steps, density, schedule, ...; layers and branches are filled in from the model */
-    int dense;                /* every attention dense: the baseline */
+    mcsa_config
+        attention; /* steps, density, schedule, ...; layers and branches are filled in from the model */
+    int dense;     /* every attention dense: the baseline */
 } rendition_order;
 
 typedef struct rendition {
-    planes latent;            /* owns its data */
+    planes latent; /* owns its data */
     double denoise_s, linear_s;
     mcsa_stats stats;
-    int *anchors;             /* [anchor_count] steps at which the schedule puts anchors */
+    int *anchors; /* [anchor_count] steps at which the schedule puts anchors */
     int anchor_count;
 } rendition;
 

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Six decimals: a density of 0.1f should read 0.1, and no clock is better than a microsecond.  JSON has no infinity. */
+/* Six decimals: a density of 0.1f should read 0.1, and no clock is better than a microsecond.  JSON has no
+ * infinity. */
 static void add_number(cJSON *object, const char *key, double value)
 {
     if (isfinite(value))
@@ -126,18 +127,21 @@ static void method_rows(const report *r, FILE *out)
     fprintf(out, "%-18s%10.3f asked, %.3f executed by sparse calls, %.3f over the whole run\n", "density",
             stats->density_requested, stats->density_executed, stats->density_run);
     fprintf(out, "%-18s%10s selection, %s residual\n", "cache", selection, residual);
-    fprintf(out, "%-18s%10lld dense, %lld anchor, %lld reuse, %lld fallback\n", "calls", (long long)stats->dense,
-            (long long)stats->anchor, (long long)stats->reuse, (long long)stats->fallback);
+    fprintf(out, "%-18s%10lld dense, %lld anchor, %lld reuse, %lld fallback\n", "calls",
+            (long long)stats->dense, (long long)stats->anchor, (long long)stats->reuse,
+            (long long)stats->fallback);
     fprintf(out, "%-18s", "anchors at steps");
-    for (int i = 0; i < r->made->anchor_count; i++) fprintf(out, "%s%d", i ? ", " : "    ", r->made->anchors[i]);
+    for (int i = 0; i < r->made->anchor_count; i++)
+        fprintf(out, "%s%d", i ? ", " : "    ", r->made->anchors[i]);
     fputs(r->made->anchor_count ? "\n" : "    none\n", out);
 }
 
 void report_table(const report *r, FILE *out)
 {
     const rendition *made = r->made, *dense = r->dense;
-    fprintf(out, "%lld tokens, %d layers, %d heads of %d, %d steps; %s, %s, %d thread%s\n\n", (long long)r->tokens,
-            r->layers, r->heads, r->head_dim, r->steps, r->backend, r->isa, r->threads, r->threads == 1 ? "" : "s");
+    fprintf(out, "%lld tokens, %d layers, %d heads of %d, %d steps; %s, %s, %d thread%s\n\n",
+            (long long)r->tokens, r->layers, r->heads, r->head_dim, r->steps, r->backend, r->isa, r->threads,
+            r->threads == 1 ? "" : "s");
     if (dense)
         fprintf(out, "%-18s%10s   %10s   %10s\n", "", "dense", r->method, "speed-up");
     else

@@ -1,7 +1,7 @@
 /* report.h - what a run did and what it cost: as JSON for programs and as a table for people.
  *
- * Seconds are wall seconds.  attention covers self- and cross-attention, grouping and selection are parts of it, other
- * is what denoise has beyond attention and linear layers. */
+ * Seconds are wall seconds.  attention covers self- and cross-attention, grouping and selection are parts
+ * of it, other is what denoise has beyond attention and linear layers. */
 #ifndef MCSA_CLI_REPORT_H
 #define MCSA_CLI_REPORT_H
 
@@ -19,7 +19,8 @@ typedef struct report {
     quality fidelity;       /* with a baseline only */
 } report;
 
-/* The report as JSON text, to be freed with free; NULL when out of memory.  An infinite PSNR (identical clips) is null. */
+/* The report as JSON text, to be freed with free; NULL when out of memory.  An infinite PSNR (identical
+ * clips) is null. */
 char *report_json(const report *r);
 
 mcsa_status report_write(const report *r, const char *path, mcsa_error *error);

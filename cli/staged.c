@@ -11,8 +11,8 @@ mcsa_status staged_name(staged *file, const char *path, mcsa_error *error)
     int whole = snprintf(file->path, sizeof file->path, "%s", path);
     int part = snprintf(file->part, sizeof file->part, "%s.%ld.part", path, (long)getpid());
     if (whole < 0 || part < 0 || (size_t)part >= sizeof file->part)
-        return mcsa_fail(error, MCSA_EINVAL, "the file name has %zu bytes; at most %d are possible", strlen(path),
-                         STAGED_PATH_BYTES - 32);
+        return mcsa_fail(error, MCSA_EINVAL, "the file name has %zu bytes; at most %d are possible",
+                         strlen(path), STAGED_PATH_BYTES - 32);
     return MCSA_OK;
 }
 
@@ -32,7 +32,8 @@ mcsa_status staged_close(const staged *file, FILE *stream, mcsa_status status, m
             status = mcsa_fail(error, MCSA_EIO, "cannot write all of %s: %s", file->path, strerror(errno));
     }
     if (status == MCSA_OK && rename(file->part, file->path) != 0)
-        status = mcsa_fail(error, MCSA_EIO, "cannot rename %s to %s: %s", file->part, file->path, strerror(errno));
+        status =
+            mcsa_fail(error, MCSA_EIO, "cannot rename %s to %s: %s", file->part, file->path, strerror(errno));
     if (status != MCSA_OK) unlink(file->part);
     return status;
 }
@@ -51,6 +52,7 @@ mcsa_status staged_check(const char *path, mcsa_error *error)
         directory = name.path;
     }
     if (access(directory, W_OK | X_OK) != 0)
-        return mcsa_fail(error, MCSA_EIO, "cannot write %s: directory %s: %s", path, directory, strerror(errno));
+        return mcsa_fail(error, MCSA_EIO, "cannot write %s: directory %s: %s", path, directory,
+                         strerror(errno));
     return MCSA_OK;
 }

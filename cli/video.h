@@ -21,9 +21,10 @@ typedef struct clip {
     uint8_t *rgb; /* [frames, height, width, 3] */
 } clip;
 
-/* latent: [3, frames, height, width], nominally in [-1, 1]; values outside are clamped, NaN becomes black, and each is
- * rounded to the nearest of 256 levels. */
-mcsa_status clip_from_latent(clip *out, const float *latent, int frames, int height, int width, mcsa_error *error);
+/* latent: [3, frames, height, width], nominally in [-1, 1]; values outside are clamped, NaN becomes black,
+ * and each is rounded to the nearest of 256 levels. */
+mcsa_status clip_from_latent(clip *out, const float *latent, int frames, int height, int width,
+                             mcsa_error *error);
 void clip_free(clip *c);
 
 /* [height, width, 3] of one frame. */

@@ -1,8 +1,9 @@
 /* video_mp4.c - .mp4 through libavcodec and libavformat.
  *
- * 4:2:0 because browsers play nothing else, sizes padded to even by repeating the last row or column, the index at the
- * front (faststart) so that playing starts before the download ends.  Quality: x264's crf 10 gave 52 dB of luma on the
- * moving picture of the tests, far above what the methods differ by; measurements never read this file. */
+ * 4:2:0 because browsers play nothing else, sizes padded to even by repeating the last row or column, the
+ * index at the front (faststart) so that playing starts before the download ends.  Quality: x264's crf 10
+ * gave 52 dB of luma on the moving picture of the tests, far above what the methods differ by;
+ * measurements never read this file. */
 #include "staged.h"
 #include "video.h"
 
@@ -42,8 +43,8 @@ static mcsa_status av_fail(mcsa_error *error, int code, const char *path, const 
 {
     char reason[AV_ERROR_MAX_STRING_SIZE];
     av_strerror(code, reason, sizeof reason);
-    return mcsa_fail(error, code == AVERROR(ENOMEM) ? MCSA_ENOMEM : MCSA_EIO, "cannot write %s: %s: %s", path, what,
-                     reason);
+    return mcsa_fail(error, code == AVERROR(ENOMEM) ? MCSA_ENOMEM : MCSA_EIO, "cannot write %s: %s: %s", path,
+                     what, reason);
 }
 
 static int open_codec(movie *m, const encoder *e, const AVCodec *codec, const clip *c)
@@ -60,7 +61,8 @@ static int open_codec(movie *m, const encoder *e, const AVCodec *codec, const cl
     m->codec->colorspace = AVCOL_SPC_SMPTE170M; /* BT.601, as clip_to_ycbcr makes it */
     m->codec->color_primaries = AVCOL_PRI_BT709;
     m->codec->color_trc = AVCOL_TRC_IEC61966_2_1;
-    m->codec->bit_rate = (int64_t)8 * CLIP_FRAMES_PER_SECOND * m->codec->width * m->codec->height; /* 8 bits a pixel */
+    m->codec->bit_rate =
+        (int64_t)8 * CLIP_FRAMES_PER_SECOND * m->codec->width * m->codec->height; /* 8 bits a pixel */
     if (m->container->oformat->flags & AVFMT_GLOBALHEADER) m->codec->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
     if (e->quantiser) {
         m->codec->flags |= AV_CODEC_FLAG_QSCALE;
@@ -95,7 +97,8 @@ static mcsa_status open_movie(movie *m, const clip *c, const staged *file, mcsa_
     m->stream = avformat_new_stream(m->container, NULL);
     m->frame = av_frame_alloc();
     m->packet = av_packet_alloc();
-    if (!m->stream || !m->frame || !m->packet) return av_fail(error, AVERROR(ENOMEM), file->path, "setting up");
+    if (!m->stream || !m->frame || !m->packet)
+        return av_fail(error, AVERROR(ENOMEM), file->path, "setting up");
     m->stream->time_base = m->codec->time_base;
     m->stream->avg_frame_rate = m->codec->framerate;
     code = avcodec_parameters_from_context(m->stream->codecpar, m->codec);

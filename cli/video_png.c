@@ -45,8 +45,10 @@ mcsa_status clip_write_png(const clip *c, const char *path, mcsa_error *error)
     mcsa_status status = staged_open(&file, &stream, error);
     if (status == MCSA_OK) {
         /* libpng's simplified interface returns instead of jumping out of the caller with longjmp. */
-        png_image image = { .version = PNG_IMAGE_VERSION, .width = (png_uint_32)width,
-                            .height = (png_uint_32)height, .format = PNG_FORMAT_RGB };
+        png_image image = { .version = PNG_IMAGE_VERSION,
+                            .width = (png_uint_32)width,
+                            .height = (png_uint_32)height,
+                            .format = PNG_FORMAT_RGB };
         if (!png_image_write_to_stdio(&image, stream, 0, page, 0, NULL))
             status = mcsa_fail(error, MCSA_EIO, "cannot write %s: %s", path, image.message);
         status = staged_close(&file, stream, status, error);

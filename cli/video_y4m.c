@@ -1,7 +1,8 @@
 /* video_y4m.c - YUV4MPEG2: one text line, then per frame "FRAME\n" and the planes Y', Cb, Cr.
  *
- * C444 keeps the colour of every pixel: this is the ending for measuring and for feeding other encoders.  The format
- * has no field for the matrix; readers take BT.601 for frames of this size, which is what clip_to_ycbcr makes. */
+ * C444 keeps the colour of every pixel: this is the ending for measuring and for feeding other encoders.
+ * The format has no field for the matrix; readers take BT.601 for frames of this size, which is what
+ * clip_to_ycbcr makes. */
 #include "staged.h"
 #include "video.h"
 
@@ -14,7 +15,8 @@ mcsa_status clip_write_y4m(const clip *c, const char *path, mcsa_error *error)
     TRY(staged_name(&file, path, error));
     size_t pixels = (size_t)c->height * (size_t)c->width;
     uint8_t *planes = malloc(3 * pixels); /* [3, height, width] */
-    if (!planes) return mcsa_fail(error, MCSA_ENOMEM, "no memory for a frame of %d x %d", c->height, c->width);
+    if (!planes)
+        return mcsa_fail(error, MCSA_ENOMEM, "no memory for a frame of %d x %d", c->height, c->width);
 
     mcsa_status status = staged_open(&file, &stream, error);
     if (status != MCSA_OK) {

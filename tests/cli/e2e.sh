@@ -1,5 +1,6 @@
 #!/bin/sh
-# The real command on the real model, small and few steps: every output, every exit code, a comparison, an interrupt.
+# The real command on the real model, small and few steps: every output, every exit code, a comparison and
+# an interrupt.
 # usage: e2e.sh MCSA MODEL_DIR SCRATCH_DIR
 set -u
 mcsa=$1 model=$2 scratch=$3
@@ -43,15 +44,16 @@ for name in clip clip-dense; do
     for ending in mp4 png y4m safetensors; do
         [ -s $name.$ending ] || fail "$name.$ending is missing or empty"
     done
-    [ "$(dd if=$name.mp4 bs=1 skip=4 count=4 2>/dev/null)" = ftyp ] || fail "$name.mp4 does not start like an mp4"
-    [ "$(dd if=$name.png bs=1 skip=1 count=3 2>/dev/null)" = PNG ] || fail "$name.png does not start like a png"
-    head -n 1 $name.y4m | grep -q "^YUV4MPEG2 W32 H32 " || fail "$name.y4m does not start like a y4m"
-    [ "$(wc -c <$name.y4m)" -eq $((36 + 4 * (6 + 3 * 32 * 32))) ] || fail "$name.y4m has $(wc -c <$name.y4m) bytes"
+    [ "$(dd if=$name.mp4 bs=1 skip=4 count=4 2>/dev/null)" = ftyp ] || fail "$name.mp4 is not an mp4"
+    [ "$(dd if=$name.png bs=1 skip=1 count=3 2>/dev/null)" = PNG ] || fail "$name.png is not a png"
+    head -n 1 $name.y4m | grep -q "^YUV4MPEG2 W32 H32 " || fail "$name.y4m is not a y4m"
+    bytes=$(wc -c <$name.y4m)
+    [ "$bytes" -eq $((36 + 4 * (6 + 3 * 32 * 32))) ] || fail "$name.y4m has $bytes bytes"
     grep -qa '"latent"' $name.safetensors || fail "$name.safetensors holds no latent"
 done
 cmp -s clip.y4m clip-dense.y4m && fail "the sparse clip is the dense clip to the bit"
-for key in method backend isa threads steps tokens heads head_dim layers density_requested density_executed density_run \
-    anchors calls time_s cache_bytes fidelity speedup psnr_db ssim rel_l2; do
+for key in method backend isa threads steps tokens heads head_dim layers density_requested \
+    density_executed density_run anchors calls time_s cache_bytes fidelity speedup psnr_db ssim rel_l2; do
     says report.json "\"$key\""
 done
 ls ./*.part >/dev/null 2>&1 && fail "a part was left"
@@ -77,10 +79,10 @@ esac
 # Each sampler, schedule, residual and branch mode runs.
 expect 0 generate --model "$model" --prompt "$caption" $small --quiet --sampler unipc --schedule every:2,1 \
     --residual int8 --branches apart --out a.png
-expect 0 generate --model "$model" --prompt "$caption" $small --quiet --schedule list:0 --residual int4 --guidance 1 \
-    --dense-layers 1 --group 32 --threads 1 --isa scalar --out a.png
-expect 0 generate --model "$model" --prompt "$caption" $small --quiet --schedule paper --residual off --shift 5 \
-    --backend cpu --out a.png
+expect 0 generate --model "$model" --prompt "$caption" $small --quiet --schedule list:0 --residual int4 \
+    --guidance 1 --dense-layers 1 --group 32 --threads 1 --isa scalar --out a.png
+expect 0 generate --model "$model" --prompt "$caption" $small --quiet --schedule paper --residual off \
+    --shift 5 --backend cpu --out a.png
 
 # What was typed wrong is 2, what went wrong is 1, and both say why.
 expect 2 generate --model "$model" --prompt "a red elephant" && says err '"elephant"' && says err "star"
@@ -98,8 +100,8 @@ expect 1 generate --model "$model/transformer" --context clip.safetensors --guid
 
 # An interrupted run ends with 1 and leaves nothing.
 mkdir stopped
-"$mcsa" generate --model "$model" --prompt "$caption" --frames 4 --height 32 --width 32 --steps 1000 --compare \
-    --out stopped/clip.mp4 --report stopped/report.json >out 2>err &
+"$mcsa" generate --model "$model" --prompt "$caption" --frames 4 --height 32 --width 32 --steps 1000 \
+    --compare --out stopped/clip.mp4 --report stopped/report.json >out 2>err &
 pid=$!
 sleep 1
 kill -TERM $pid

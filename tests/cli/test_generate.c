@@ -1,7 +1,7 @@
 /* test_generate.c - the command as a function: a context from a file is the caption it was made from.
  *
- * Needs the model in the repository and says so when it is not there.  tests/cli/e2e.sh covers the rest of the command
- * from outside. */
+ * Needs the model in the repository and says so when it is not there.  tests/cli/e2e.sh covers the rest of
+ * the command from outside. */
 #include "command.h"
 #include "dit/safetensors.h"
 #include "dit/text.h"
@@ -25,7 +25,9 @@ static void write_context(const char *path, const char *caption)
     float *data = malloc((size_t)rows * (size_t)width * sizeof *data);
     assert_non_null(data);
     if (dit_text_encode(text, caption, data, &error) != MCSA_OK) fail_msg("%s", error.text);
-    dit_tensor tensor = { .name = "context", .dtype = MCSA_F32, .rank = 2, .shape = { rows, width }, .data = data };
+    dit_tensor tensor = {
+        .name = "context", .dtype = MCSA_F32, .rank = 2, .shape = { rows, width }, .data = data
+    };
     if (dit_tensors_write(path, &tensor, 1, &error) != MCSA_OK) fail_msg("%s", error.text);
     free(data);
     dit_text_free(text);
@@ -43,8 +45,9 @@ static char *read_file(const char *path, size_t *bytes)
     return data;
 }
 
-#define GENERATE(...)                                                                                                 \
-    cmd_generate((int)(sizeof((char *[]){ SMALL, __VA_ARGS__ }) / sizeof(char *)), (char *[]){ SMALL, __VA_ARGS__ })
+#define GENERATE(...)                                                              \
+    cmd_generate((int)(sizeof((char *[]){ SMALL, __VA_ARGS__ }) / sizeof(char *)), \
+                 (char *[]){ SMALL, __VA_ARGS__ })
 #define SMALL "--quiet", "--frames", "2", "--height", "16", "--width", "16", "--steps", "2"
 
 static void a_context_from_a_file_is_its_caption(void **state)
@@ -57,11 +60,13 @@ static void a_context_from_a_file_is_its_caption(void **state)
     size_t bytes, from_file_bytes;
     write_context("c.safetensors", "a red star");
     write_context("n.safetensors", "<null>");
-    assert_int_equal(GENERATE("--model", MCSA_MODEL_DIR, "--prompt", "a red star", "--out", "a.safetensors"), EXIT_DONE);
-    assert_int_equal(GENERATE("--model", (char *)TRANSFORMER, "--context", "c.safetensors", "--negative-context",
-                              "n.safetensors", "--out", "b.safetensors"),
+    assert_int_equal(GENERATE("--model", MCSA_MODEL_DIR, "--prompt", "a red star", "--out", "a.safetensors"),
                      EXIT_DONE);
-    char *from_caption = read_file("a.safetensors", &bytes), *from_file = read_file("b.safetensors", &from_file_bytes);
+    assert_int_equal(GENERATE("--model", (char *)TRANSFORMER, "--context", "c.safetensors",
+                              "--negative-context", "n.safetensors", "--out", "b.safetensors"),
+                     EXIT_DONE);
+    char *from_caption = read_file("a.safetensors", &bytes);
+    char *from_file = read_file("b.safetensors", &from_file_bytes);
     assert_true(bytes > 2 * 16 * 16 * 3 * sizeof(float));
     assert_int_equal(bytes, from_file_bytes);
     assert_memory_equal(from_caption, from_file, bytes);
@@ -75,11 +80,12 @@ static void guidance_without_a_negative_context_is_wrong_usage(void **state)
     if (access(TEXT_ENCODER, R_OK) != 0) skip();
     write_context("c.safetensors", "a red star");
     int before = scratch_files();
-    assert_int_equal(GENERATE("--model", (char *)TRANSFORMER, "--context", "c.safetensors", "--out", "d.safetensors"),
+    assert_int_equal(GENERATE("--model", (char *)TRANSFORMER, "--context", "c.safetensors", "--out",
+                              "d.safetensors"),
                      EXIT_USAGE);
     assert_int_equal(scratch_files(), before);
-    assert_int_equal(GENERATE("--model", (char *)TRANSFORMER, "--context", "c.safetensors", "--guidance", "1", "--out",
-                              "d.safetensors"),
+    assert_int_equal(GENERATE("--model", (char *)TRANSFORMER, "--context", "c.safetensors", "--guidance", "1",
+                              "--out", "d.safetensors"),
                      EXIT_DONE);
 }
 
@@ -91,7 +97,8 @@ static void contradictions_are_wrong_usage(void **state)
     assert_int_equal(GENERATE("--model", "m", "--prompt", "a", "--context", "b"), EXIT_USAGE);
     assert_int_equal(GENERATE("--model", "m", "--prompt", "a", "--compare", "--method", "dense"), EXIT_USAGE);
     assert_int_equal(GENERATE("--model", "m", "--prompt", "a", "--schedule", "list:2"), EXIT_USAGE);
-    assert_int_equal(GENERATE("--model", "m", "--prompt", "a"), EXIT_FAILED); /* nothing wrong but the directory */
+    /* Nothing is wrong with this but the directory. */
+    assert_int_equal(GENERATE("--model", "m", "--prompt", "a"), EXIT_FAILED);
 }
 
 int main(void)

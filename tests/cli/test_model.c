@@ -22,9 +22,11 @@ static void sizes_that_the_patch_does_not_divide(void **state)
     mcsa_error error;
     assert_int_equal(model_check_size(&wan, 1, 4, 4, &error), MCSA_OK);
     assert_int_equal(model_check_size(&wan, 1024, 4096, 4096, &error), MCSA_OK);
-    refuse_size(16, 62, 64, "--height 62 is not divisible by the model's patch of 4; the nearest sizes are 60 and 64");
-    refuse_size(16, 64, 1001,
-                "--width 1001 is not divisible by the model's patch of 4; the nearest sizes are 1000 and 1004");
+    refuse_size(16, 62, 64,
+                "--height 62 is not divisible by the model's patch of 4; the nearest sizes are 60 and 64");
+    refuse_size(
+        16, 64, 1001,
+        "--width 1001 is not divisible by the model's patch of 4; the nearest sizes are 1000 and 1004");
     refuse_size(16, 3, 64, "--height 3: this model works in patches of 4; the least is 4");
     refuse_size(1025, 64, 64, "--frames 1025: positions of this model end at 1024");
 }
@@ -62,15 +64,16 @@ static void shifts_that_are_no_shifts(void **state)
     video_model model;
     mcsa_error error;
     const dit_wan_options options = { 0 };
-    const char *const wrong[] = { "{\"shift\": 0}", "{\"shift\": \"3\"}", "{\"flow_shift\": -1, \"shift\": 3}",
-                                  "{\"shift\": 1e9}" };
+    const char *const wrong[] = { "{\"shift\": 0}", "{\"shift\": \"3\"}",
+                                  "{\"flow_shift\": -1, \"shift\": 3}", "{\"shift\": 1e9}" };
     write_text("config.json", "{}");
     assert_int_equal(mkdir("scheduler", 0777), 0);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         write_text("scheduler/scheduler_config.json", wrong[i]);
         assert_int_equal(model_open(&model, ".", &options, &error), MCSA_EFORMAT);
-        assert_string_equal(error.text, "./scheduler/scheduler_config.json: the shift must be a number above 0 and at "
-                                        "most 100");
+        assert_string_equal(error.text,
+                            "./scheduler/scheduler_config.json: the shift must be a number above 0 and at "
+                            "most 100");
     }
     unlink("scheduler/scheduler_config.json");
     rmdir("scheduler");

@@ -1,4 +1,5 @@
-/* test_options.c - every kind of option, its defaults and its refusals; and the help that is made from the same table. */
+/* test_options.c - every kind of option, its defaults and its refusals; and the help that is made from the
+ * same table. */
 #include "options.h"
 #include "scratch.h"
 
@@ -17,23 +18,36 @@ static const option_choice colours[] = { { "red", 7 }, { "green", 8 }, { "blue",
 
 #define FIELD(field) .offset = offsetof(settings, field)
 
+/* clang-format off */
 static const option table[] = {
     { .name = "Numbers", .kind = OPTION_HEADING },
     { .name = "count", .kind = OPTION_INT, FIELD(count), .value = "N", .fallback = "3", .min = 1, .max = 9,
       .help = "how many" },
-    { .name = "seed", .kind = OPTION_SEED, FIELD(seed), .value = "N", .fallback = "5", .help = "of the noise" },
-    { .name = "share", .kind = OPTION_REAL, FIELD(share), .value = "X", .fallback = "0.25", .min = 0, .max = 1,
+    { .name = "seed", .kind = OPTION_SEED, FIELD(seed), .value = "N",
+      .fallback = "5", .help = "of the noise" },
+    { .name = "share", .kind = OPTION_REAL, FIELD(share), .value = "X",
+      .fallback = "0.25", .min = 0, .max = 1,
       .above_min = 1, .help = "how much" },
-    { .name = "weight", .kind = OPTION_REAL, FIELD(weight), .value = "X", .min = -1, .max = 1, .help = "how heavy" },
+    { .name = "weight", .kind = OPTION_REAL, FIELD(weight), .value = "X",
+      .min = -1, .max = 1, .help = "how heavy" },
     { .name = "Words", .kind = OPTION_HEADING },
     { .name = "name", .kind = OPTION_TEXT, FIELD(name), .value = "TEXT", .help = "who" },
-    { .name = "colour", .kind = OPTION_CHOICE, FIELD(colour), .choices = colours, .fallback = "green", .help = "which" },
+    { .name = "colour", .kind = OPTION_CHOICE, FIELD(colour), .choices = colours,
+      .fallback = "green", .help = "which" },
     { .name = "out", .kind = OPTION_TEXTS, FIELD(out), .value = "FILE", .help = "where to" },
     { .name = "loud", .kind = OPTION_FLAG, FIELD(loud), .help = "say more" },
     { 0 },
 };
+/* clang-format on */
 
-static const options_page page = { "try me", "try things", "[options]", "First.\n\nSecond.", table, "    example\n" };
+static const options_page page = {
+    .command = "try me",
+    .summary = "try things",
+    .synopsis = "[options]",
+    .description = "First.\n\nSecond.",
+    .options = table,
+    .examples = "    example\n",
+};
 
 static settings accept(int argc, const char *const *argv)
 {
@@ -55,7 +69,10 @@ static void refuse(int argc, const char *const *argv, const char *sentence)
     assert_string_equal(error.text, sentence);
 }
 
-#define ARGV(...) (int)(sizeof((const char *[]){ __VA_ARGS__ }) / sizeof(char *)), (const char *[]){ __VA_ARGS__ }
+/* clang-format off */
+#define ARGV(...) \
+    (int)(sizeof((const char *[]){ __VA_ARGS__ }) / sizeof(char *)), (const char *[]){ __VA_ARGS__ }
+/* clang-format on */
 
 static void defaults_hold_without_arguments(void **state)
 {
@@ -74,8 +91,8 @@ static void defaults_hold_without_arguments(void **state)
 static void values_come_after_a_blank_or_an_equals_sign(void **state)
 {
     (void)state;
-    settings set = accept(ARGV("--count", "9", "--seed=0xFfFFffffFFFFffff", "--share", "1", "--weight", "-0.5",
-                               "--name=a=b", "--colour", "blue", "--loud"));
+    settings set = accept(ARGV("--count", "9", "--seed=0xFfFFffffFFFFffff", "--share", "1", "--weight",
+                               "-0.5", "--name=a=b", "--colour", "blue", "--loud"));
     assert_int_equal(set.count, 9);
     assert_true(set.seed == UINT64_MAX);
     assert_true(set.share == 1.0f);
@@ -118,7 +135,8 @@ static void seeds_are_whole_and_fit_64_bits(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char sentence[200];
         snprintf(sentence, sizeof sentence,
-                 "--seed takes a whole number from 0 to 18446744073709551615 or 0x and hexadecimal digits, not '%s'",
+                 "--seed takes a whole number from 0 to 18446744073709551615 or 0x and hexadecimal digits, "
+                 "not '%s'",
                  wrong[i]);
         refuse(ARGV("--seed", wrong[i]), sentence);
     }
@@ -133,7 +151,8 @@ static void words_are_checked_and_listed(void **state)
     refuse(ARGV("--name", ""), "--name takes TEXT, not an empty text");
     refuse(ARGV("--loud=yes"), "--loud takes no value, not 'yes'");
     refuse(ARGV("--name"), "--name needs a value: TEXT");
-    refuse(ARGV("--out=a", "--out=b", "--out=c", "--out=d", "--out=e", "--out=f", "--out=g", "--out=h", "--out=i"),
+    refuse(ARGV("--out=a", "--out=b", "--out=c", "--out=d", "--out=e", "--out=f", "--out=g", "--out=h",
+                "--out=i"),
            "--out may be given 8 times, not more");
 }
 
@@ -152,8 +171,14 @@ static void unknown_options_get_a_suggestion(void **state)
 static void a_default_that_the_option_refuses_is_found(void **state)
 {
     (void)state;
-    const option wrong[] = { { .name = "count", .kind = OPTION_INT, FIELD(count), .value = "N", .fallback = "0",
-                               .min = 1, .max = 9, .help = "" },
+    const option wrong[] = { { .name = "count",
+                               .kind = OPTION_INT,
+                               FIELD(count),
+                               .value = "N",
+                               .fallback = "0",
+                               .min = 1,
+                               .max = 9,
+                               .help = "" },
                              { 0 } };
     const options_page broken = { .command = "try", .options = wrong };
     settings set = { 0 };
@@ -183,13 +208,20 @@ static void help_names_every_option_with_limits_and_default(void **state)
     options_help(&page, stream);
     fclose(stream);
     const char *const parts[] = {
-        "NAME\n    try me - try things\n", "SYNOPSIS\n    try me [options]\n", "    First.\n\n    Second.\n",
+        "NAME\n    try me - try things\n",
+        "SYNOPSIS\n    try me [options]\n",
+        "    First.\n\n    Second.\n",
         "\n  Numbers\n    --count N\n        how many (from 1 to 9; default 3)\n",
         "    --seed N\n        of the noise (default 5)\n",
         "    --share X\n        how much (above 0, at most 1; default 0.25)\n",
-        "    --weight X\n        how heavy (at least -1, at most 1)\n", "    --name TEXT\n        who\n",
-        "    --colour red|green|blue\n        which (default green)\n", "    --out FILE\n", "    --loud\n", "    --help\n",
-        "EXAMPLES\n    example\n", "EXIT STATUS\n    0 ",
+        "    --weight X\n        how heavy (at least -1, at most 1)\n",
+        "    --name TEXT\n        who\n",
+        "    --colour red|green|blue\n        which (default green)\n",
+        "    --out FILE\n",
+        "    --loud\n",
+        "    --help\n",
+        "EXAMPLES\n    example\n",
+        "EXIT STATUS\n    0 ",
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!strstr(text, parts[i])) fail_msg("the help lacks \"%s\":\n%s", parts[i], text);
@@ -203,8 +235,9 @@ static void long_text_is_wrapped_at_80_columns(void **state)
     size_t bytes = 0;
     FILE *stream = open_memstream(&text, &bytes);
     assert_non_null(stream);
-    for (int i = 0; i < 40; i++) options_wrap("seven letters and then more of them until the line is full, twice at "
-                                              "least, so that wrapping can be seen", i, stream);
+    const char *prose = "seven letters and then more of them until the line is full, twice at least, so that "
+                        "wrapping can be seen";
+    for (int i = 0; i < 40; i++) options_wrap(prose, i, stream);
     fclose(stream);
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
         assert_in_range(strlen(line), 1, 80);

@@ -19,7 +19,8 @@ static void endings_choose_the_format(void **state)
     const char *const right[] = { "a.mp4", "a.png", "a.y4m", "a.safetensors", "A.MP4", "./x.y/a.b.png" };
     for (size_t i = 0; i + 1 < sizeof right / sizeof *right; i++)
         assert_int_equal(check(right[i], 3, &error), MCSA_OK);
-    assert_int_equal(check(right[5], 3, &error), MCSA_EIO); /* a known ending in a directory that is not there */
+    /* A known ending in a directory that is not there. */
+    assert_int_equal(check(right[5], 3, &error), MCSA_EIO);
     const char *const wrong[] = { "a.gif", "a", "mp4", ".mp4", "x.mp4/a", "a.mp4.part", "a." };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_int_equal(check(wrong[i], 3, &error), MCSA_EINVAL);

@@ -106,7 +106,8 @@ static void ssim_of_one_window_agrees_with_its_definition(void **state)
         }
     mean_a /= sum;
     mean_b /= sum;
-    double variance_a = 0.0, variance_b = 0.0, covariance = 0.0; /* about the means, unlike the code under test */
+    /* About the means, unlike the code under test. */
+    double variance_a = 0.0, variance_b = 0.0, covariance = 0.0;
     for (int y = 0; y < 11; y++)
         for (int x = 0; x < 11; x++) {
             double w = exp(-((x - 5) * (x - 5) + (y - 5) * (y - 5)) / (2.0 * 1.5 * 1.5)) / sum;
@@ -126,7 +127,8 @@ static void ssim_of_one_window_agrees_with_its_definition(void **state)
 static void ssim_is_symmetric_and_falls_with_noise(void **state)
 {
     (void)state;
-    planes a = make_planes(3, 2, 20, 17, 5), b = make_planes(3, 2, 20, 17, 5), noise = make_planes(3, 2, 20, 17, 6);
+    planes a = make_planes(3, 2, 20, 17, 5), b = make_planes(3, 2, 20, 17, 5);
+    planes noise = make_planes(3, 2, 20, 17, 6);
     double before = 1.0;
     for (int level = 1; level <= 3; level++) {
         for (size_t i = 0; i < count_of(&b); i++) b.data[i] += 0.1f * (noise.data[i] - 127.5f);
@@ -145,7 +147,8 @@ static void frames_smaller_than_the_window_are_measured_too(void **state)
     (void)state;
     const int sizes[][2] = { { 1, 1 }, { 1, 30 }, { 8, 5 }, { 11, 3 } };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        planes a = make_planes(2, 1, sizes[i][0], sizes[i][1], 7), b = make_planes(2, 1, sizes[i][0], sizes[i][1], 8);
+        planes a = make_planes(2, 1, sizes[i][0], sizes[i][1], 7);
+        planes b = make_planes(2, 1, sizes[i][0], sizes[i][1], 8);
         near(ssim(&a, &a), 1.0, EXACT);
         assert_true(ssim(&a, &b) < 1.0);
         free(a.data);

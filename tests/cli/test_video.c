@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 static void latents_become_levels(void **state)
 {
     (void)state;
     /* [3, 1, 1, 4]: 0.5 levels are ties and go to even; beyond the ends is clamped; NaN is black */
-    const float latent[] = { -1.0f, 1.0f, 0.0f, 2.0f, -3.0f, INFINITY, -INFINITY, NAN, -0.9f, 0.5f, 1e-3f, -1e-3f };
+    const float latent[] = { -1.0f,     1.0f, 0.0f,  2.0f, -3.0f, INFINITY,
+                             -INFINITY, NAN,  -0.9f, 0.5f, 1e-3f, -1e-3f };
     const uint8_t expected[] = { 0, 0, 13, 255, 255, 191, 128, 0, 128, 255, 0, 127 };
     clip c;
     mcsa_error error;
@@ -108,7 +108,8 @@ typedef struct seen {
     double seconds;
 } seen;
 
-/* Luma of a decoded frame against that of the clip, the last row and column repeated where the size was odd. */
+/* Luma of a decoded frame against that of the clip, the last row and column repeated where the size was
+ * odd. */
 static void compare_luma(seen *s, const clip *c, const AVFrame *frame)
 {
     const uint8_t *rgb = clip_frame(c, s->frames);
