@@ -70,8 +70,14 @@ static void a_context_from_a_file_is_its_caption(void **state)
     assert_true(bytes > 2 * 16 * 16 * 3 * sizeof(float));
     assert_int_equal(bytes, from_file_bytes);
     assert_memory_equal(from_caption, from_file, bytes);
-    free(from_caption);
     free(from_file);
+
+    assert_int_equal(GENERATE("--model", MCSA_MODEL_DIR, "--prompt", "a blue ring", "--out", "a.safetensors"),
+                     EXIT_DONE);
+    char *other = read_file("a.safetensors", &bytes);
+    assert_memory_not_equal(from_caption, other, bytes);
+    free(other);
+    free(from_caption);
 }
 
 static void guidance_without_a_negative_context_is_wrong_usage(void **state)
