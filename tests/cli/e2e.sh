@@ -37,6 +37,7 @@ expect 0 generate --help && says out "EXIT STATUS"
 # All four endings, dense and sparse, from one run; nothing on standard error when it is not a terminal.
 expect 0 generate --model "$model" --prompt "$caption" $small --compare --report report.json \
     --out clip.mp4 --out clip.png --out clip.y4m --out clip.safetensors
+[ $failures -eq 0 ] || exit 1 # the rest would only repeat why
 [ -s err ] && fail "standard error is not silent when piped"
 says out "speed-up"
 says out "PSNR"
