@@ -106,7 +106,7 @@ static const option table[] = {
               "then one more anchor. every:8,4: 4 dense steps, then an anchor every 8. list:3,5,8,12: "
               "exactly these" },
     { .name = "group", .kind = OPTION_INT, FIELD(group), .value = "N",
-      .fallback = "128", .min = 1, .max = 1 << 20,
+      .fallback = "128", .min = 1, .max = 4096,
       .help = "queries that share one selection" },
     { .name = "residual", .kind = OPTION_CHOICE, FIELD(residual), .choices = residuals, .fallback = "bf16",
       .help = "how the compensation is kept: int8 and int4 take a half and a quarter of the memory, off "
