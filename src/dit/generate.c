@@ -19,9 +19,7 @@ static mcsa_status check(const dit_wan *model, const dit_generate_options *o, mc
         return mcsa_fail(error, MCSA_EUNSUPPORTED,
                          "the model maps %d channels to %d; generating needs the same number on both sides",
                          config->in_channels, config->out_channels);
-    if (dit_wan_tokens(model, o->frames, o->height, o->width) < 0)
-        return mcsa_fail(error, MCSA_EINVAL, "a latent of %d x %d x %d is not made of patches of %d x %d x %d", o->frames,
-                         o->height, o->width, config->patch[0], config->patch[1], config->patch[2]);
+    TRY(dit_wan_check_size(model, o->frames, o->height, o->width, error));
     if (!o->noise || !o->context || (o->guidance != 1 && !o->null_context))
         return mcsa_fail(error, MCSA_EINVAL, "noise, context or null_context is NULL");
     if (!isfinite(o->guidance)) return mcsa_fail(error, MCSA_EINVAL, "guidance is not a finite number");

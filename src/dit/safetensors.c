@@ -30,6 +30,7 @@ typedef struct shard {
     void *map;
     size_t bytes;
     cJSON *header;
+    const char *file; /* as the index calls it; valid while the index is being read */
 } shard;
 
 struct dit_tensors {
@@ -157,11 +158,11 @@ done:
     return status;
 }
 
-static mcsa_status add_shard(dit_tensors *tensors, const char *path, mcsa_error *error)
+static mcsa_status add_shard(dit_tensors *tensors, const char *path, const char *file, mcsa_error *error)
 {
     TRY(grow((void **)&tensors->shards, &tensors->shard_room, tensors->shard_count, sizeof *tensors->shards, error));
     shard *s = &tensors->shards[tensors->shard_count++];
-    *s = (shard){ 0 };
+    *s = (shard){ .file = file };
     TRY(map_file(s, path, error));
 
     const unsigned char *bytes = s->map;
@@ -212,10 +213,10 @@ static mcsa_status shard_path(char path[MAX_PATH], const char *index_path, const
     return MCSA_OK;
 }
 
-static int seen_before(const cJSON *map, const cJSON *entry)
+static int is_open(const dit_tensors *tensors, const char *file)
 {
-    for (const cJSON *other = map->child; other != entry; other = other->next)
-        if (!strcmp(other->valuestring, entry->valuestring)) return 1;
+    for (int i = 0; i < tensors->shard_count; i++)
+        if (!strcmp(tensors->shards[i].file, file)) return 1;
     return 0;
 }
 
@@ -227,12 +228,12 @@ static mcsa_status add_indexed(dit_tensors *tensors, const dit_json *index, mcsa
     {
         if (!cJSON_IsString(entry))
             return mcsa_fail(error, MCSA_EFORMAT, "%s: weight_map of %s is not a file name", index->path, entry->string);
-        if (seen_before(map, entry)) continue;
+        if (is_open(tensors, entry->valuestring)) continue;
         if (tensors->shard_count == MAX_SHARDS)
             return mcsa_fail(error, MCSA_EUNSUPPORTED, "%s names more than %d shards", index->path, MAX_SHARDS);
         char path[MAX_PATH];
         TRY(shard_path(path, index->path, entry->valuestring, error));
-        TRY(add_shard(tensors, path, error));
+        TRY(add_shard(tensors, path, entry->valuestring, error));
     }
     TRY(sort_tensors(tensors, index->path, error));
     cJSON_ArrayForEach(entry, map)
@@ -281,7 +282,7 @@ mcsa_status dit_tensors_open(dit_tensors **out, const char *given, mcsa_error *e
         if (status == MCSA_OK) status = add_indexed(tensors, &index, error);
         cJSON_Delete(index.root);
     } else {
-        status = add_shard(tensors, path, error);
+        status = add_shard(tensors, path, path, error);
         if (status == MCSA_OK) status = sort_tensors(tensors, path, error);
     }
     if (status != MCSA_OK) {

@@ -12,7 +12,6 @@
 #include "patches.h"
 #include "wan_model.h"
 
-#include <limits.h>
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -33,23 +32,15 @@ typedef struct sizes {
 
 static mcsa_status measure_call(const dit_wan *model, const dit_wan_call *call, sizes *size, mcsa_error *error)
 {
-    const dit_wan_config *config = &model->config;
-    const int extent[3] = { call->frames, call->height, call->width };
+    const int *patch = model->config.patch;
     if (!call->latent || !call->context || !call->velocity || !call->run)
         return mcsa_fail(error, MCSA_EINVAL, "latent, context, velocity and run must not be NULL");
     if (call->context_rows < 1)
         return mcsa_fail(error, MCSA_EINVAL, "context_rows is %d; at least 1 is needed", call->context_rows);
-    size->N = dit_wan_tokens(model, call->frames, call->height, call->width);
-    size->rows = call->context_rows;
-    if (size->N < 0)
-        return mcsa_fail(error, MCSA_EINVAL, "a latent of %d x %d x %d is not made of patches of %d x %d x %d",
-                         call->frames, call->height, call->width, config->patch[0], config->patch[1], config->patch[2]);
-    for (int a = 0; a < 3; a++) {
-        size->grid[a] = extent[a] / config->patch[a];
-        if (size->grid[a] > config->rope_max_seq_len)
-            return mcsa_fail(error, MCSA_EINVAL, "%d patches along an axis; rope_max_seq_len of this model is %d",
-                             size->grid[a], config->rope_max_seq_len);
-    }
+    TRY(dit_wan_check_size(model, call->frames, call->height, call->width, error));
+    *size = (sizes){ .grid = { call->frames / patch[0], call->height / patch[1], call->width / patch[2] },
+                     .N = dit_wan_tokens(model, call->frames, call->height, call->width),
+                     .rows = call->context_rows };
     return MCSA_OK;
 }
 
@@ -57,7 +48,26 @@ int64_t dit_wan_tokens(const dit_wan *model, int frames, int height, int width)
 {
     const int *patch = model->config.patch;
     if (frames < 1 || height < 1 || width < 1 || frames % patch[0] || height % patch[1] || width % patch[2]) return -1;
-    return (int64_t)(frames / patch[0]) * (height / patch[1]) * (width / patch[2]);
+    int64_t image = (int64_t)(height / patch[1]) * (width / patch[2]);
+    return image > INT32_MAX / (frames / patch[0]) ? -1 : image * (frames / patch[0]);
+}
+
+mcsa_status dit_wan_check_size(const dit_wan *model, int frames, int height, int width, mcsa_error *error)
+{
+    const int *patch = model->config.patch, longest = model->config.rope_max_seq_len;
+    const int extent[3] = { frames, height, width };
+    for (int a = 0; a < 3; a++) {
+        if (extent[a] < 1 || extent[a] % patch[a])
+            return mcsa_fail(error, MCSA_EINVAL, "a latent of %d x %d x %d is not made of patches of %d x %d x %d", frames,
+                             height, width, patch[0], patch[1], patch[2]);
+        if (extent[a] / patch[a] > longest)
+            return mcsa_fail(error, MCSA_EINVAL, "%d patches along an axis; rope_max_seq_len of this model is %d",
+                             extent[a] / patch[a], longest);
+    }
+    if (dit_wan_tokens(model, frames, height, width) < 0)
+        return mcsa_fail(error, MCSA_EINVAL, "a latent of %d x %d x %d has more than %d tokens", frames, height, width,
+                         INT32_MAX);
+    return MCSA_OK;
 }
 
 /* Wan splits a head's pairs over the axes so that height and width get D/6 each and frames the rest; theta is 10000 per

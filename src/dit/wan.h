@@ -23,20 +23,24 @@ typedef struct dit_wan_config {
 
 typedef struct dit_wan dit_wan;
 
-/* dir holds config.json and the weights.  threads: 0 for OpenMP's default.
- * precision: MCSA_BF16 or MCSA_F32 to force the arithmetic, 0 to follow the weights. */
+/* Zero means default, and so does NULL for the whole struct. */
 typedef struct dit_wan_options {
-    int threads;
-    mcsa_dtype precision;
+    int threads;          /* default: what OpenMP would use */
+    mcsa_dtype precision; /* MCSA_BF16 or MCSA_F32 to force the arithmetic; default: follow the weights */
+    mcsa_isa isa;         /* highest instruction set of norms and RoPE (oneDNN chooses its own); default: the best */
 } dit_wan_options;
 
-mcsa_status dit_wan_open(dit_wan **out, const char *dir, const dit_wan_options *options, mcsa_error *error);
+/* dir holds config.json and the weights.  Errors: MCSA_EIO, MCSA_EFORMAT, MCSA_EUNSUPPORTED (another kind of model; BF16
+ * or an ISA that this machine lacks), MCSA_ENOMEM. */mcsa_status dit_wan_open(dit_wan **out, const char *dir, const dit_wan_options *options, mcsa_error *error);
 void dit_wan_free(dit_wan *model);
 const dit_wan_config *dit_wan_describe(const dit_wan *model);
 mcsa_dtype dit_wan_precision(const dit_wan *model);
 
-/* Tokens of a latent of frames x height x width, or -1 when the patch does not divide it. */
+/* Tokens of a latent of frames x height x width, or -1 when the patch does not divide it or there are more than 2^31 - 1. */
 int64_t dit_wan_tokens(const dit_wan *model, int frames, int height, int width);
+
+/* Whether the model can run a latent of that size: MCSA_OK, or MCSA_EINVAL with the sentence that says why not. */
+mcsa_status dit_wan_check_size(const dit_wan *model, int frames, int height, int width, mcsa_error *error);
 
 /* One transformer evaluation. */
 typedef struct dit_wan_call {

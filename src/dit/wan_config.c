@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <string.h>
 
+enum { MAX_PATCH_NUMBERS = 1 << 20 };
+
 typedef struct field {
     const char *key;
     size_t offset; /* of an int in dit_wan_config */
@@ -15,7 +17,7 @@ typedef struct field {
 
 #define FIELD(key, member, standard, low, high) { key, offsetof(dit_wan_config, member), standard, low, high }
 
-/* The upper limits are far above any published model; they keep every product of three sizes inside int64. */
+/* The upper limits are far above any published model; with at most 2^31 tokens they keep every byte count inside int64. */
 static const field fields[] = {
     FIELD("num_attention_heads", heads, 40, 1, 1024),
     FIELD("attention_head_dim", head_dim, 128, 2, 256), /* 256: the limit of mcsa_attend */
@@ -95,6 +97,11 @@ static mcsa_status read_fields(dit_wan_config *config, const dit_json *json, mcs
     if (config->head_dim % 2 || config->freq_dim % 2)
         return mcsa_fail(error, MCSA_EFORMAT, "%s: attention_head_dim %d and freq_dim %d must both be even", json->path,
                          config->head_dim, config->freq_dim);
+    const int64_t pixels = (int64_t)config->patch[0] * config->patch[1] * config->patch[2];
+    const int channels = config->in_channels > config->out_channels ? config->in_channels : config->out_channels;
+    if (pixels * channels > MAX_PATCH_NUMBERS)
+        return mcsa_fail(error, MCSA_EFORMAT, "%s: a patch of %lld pixels and %d channels exceeds %d numbers", json->path,
+                         (long long)pixels, channels, MAX_PATCH_NUMBERS);
     return MCSA_OK;
 }
 

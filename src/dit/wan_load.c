@@ -1,8 +1,9 @@
 /* wan_load.c - opens a Wan transformer: configuration, tensors, then every layer in the order of wan_weights.h.
  *
  * A layer's tensors are read to float once and handed to oneDNN, which keeps its own copy; the mapping is closed when the
- * model stands.  The patch, time and text embedders and the head stay F32 whatever the blocks use: together they are
- * under 2 % of a forward at 4096 tokens, and they touch every token's value once. */
+ * model stands.  The patch, time and text embedders and the head stay F32 whatever the blocks use: in a model of 384
+ * channels and 8 layers they are 0.3 of the 135 GFLOP that the linear layers take at 4096 tokens, and every output
+ * passes through them. */
 #include "wan_config.h"
 #include "wan_model.h"
 #include "wan_weights.h"
@@ -168,9 +169,12 @@ static mcsa_status load(dit_wan *model, const char *dir, const dit_wan_options *
         return mcsa_fail(error, MCSA_EINVAL, "the path %.80s... is too long", dir);
     TRY(dit_wan_config_read(&model->config, path, error));
     TRY(mcsa_machine_read(&machine));
+    if (options->isa > machine.isa)
+        return mcsa_fail(error, MCSA_EUNSUPPORTED, "this machine has no %s; its best is %s", mcsa_isa_name(options->isa),
+                         mcsa_isa_name(machine.isa));
     model->dim = model->config.heads * model->config.head_dim;
     model->threads = options->threads ? options->threads : omp_get_max_threads();
-    model->rows = dit_row_kernels_for(machine.isa);
+    model->rows = dit_row_kernels_for(options->isa ? options->isa : machine.isa);
     model->memory = mcsa_memory_from(&(mcsa_allocator){ 0 });
     TRY(dit_linear_engine_create(&model->engine, error));
     TRY(dit_tensors_open(&tensors, dir, error));

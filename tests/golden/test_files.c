@@ -279,6 +279,7 @@ static void test_configurations(void **state)
         { "{\"attention_head_dim\": 15}", MCSA_EFORMAT, "attention_head_dim 15 and freq_dim 256 must both be even" },
         { "{\"patch_size\": [1, 2]}", MCSA_EFORMAT, "patch_size is not a list of 3 numbers" },
         { "{\"patch_size\": [1, 2, 0]}", MCSA_EFORMAT, "patch_size[2]" },
+        { "{\"patch_size\": [64, 64, 64], \"in_channels\": 5}", MCSA_EFORMAT, "262144 pixels and 16 channels exceeds" },
         { "{\"eps\": -1}", MCSA_EFORMAT, "eps is not a number from 0 to 1" },
         { "{\"cross_attn_norm\": 1}", MCSA_EFORMAT, "cross_attn_norm is neither true nor false" },
         { "{\"image_dim\": 1280}", MCSA_EUNSUPPORTED, "sets image_dim: image-to-video" },

@@ -146,6 +146,9 @@ static void test_refusals(void **state)
     wrong.height = 10;
     refused(&f, &wrong, "2 x 10 x 8 is not made of patches of 1 x 4 x 4");
     wrong = f.options;
+    wrong.width = INT32_MAX - 3;
+    refused(&f, &wrong, "536870911 patches along an axis; rope_max_seq_len of this model is 1024");
+    wrong = f.options;
     wrong.context_rows = 0;
     refused(&f, &wrong, "context_rows is 0");
     wrong = f.options;

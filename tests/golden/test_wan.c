@@ -15,13 +15,14 @@
 
 static const double F32_LIMIT = 1e-5, BF16_LIMIT = 5e-3;
 
-static mcsa_run *dense_run(const dit_wan *model, int threads)
+static mcsa_run *dense_run(const dit_wan *model, const dit_wan_options *options)
 {
     char text[256] = "";
     int layers = dit_wan_describe(model)->layers;
     mcsa_action *actions = calloc((size_t)layers, sizeof *actions); /* MCSA_DENSE is 0 */
     mcsa_run *run = NULL;
-    mcsa_config config = { .steps = 1, .layers = layers, .actions = actions, .threads = threads };
+    mcsa_config config = { .steps = 1, .layers = layers, .actions = actions, .threads = options->threads,
+                           .isa = options->isa };
     if (mcsa_run_create(&run, &config, text, sizeof text) != MCSA_OK) fail_msg("%s", text);
     free(actions);
     return run;
@@ -43,7 +44,7 @@ static float *forward(const char *dir, const char *golden, const dit_wan_options
     *precision = dit_wan_precision(model);
 
     float *out = malloc((size_t)*count * sizeof *out);
-    mcsa_run *run = dense_run(model, options->threads);
+    mcsa_run *run = dense_run(model, options);
     dit_wan_call call = { .frames = (int)latent->shape[1], .height = (int)latent->shape[2],
                           .width = (int)latent->shape[3], .latent = x, .timestep = t[0], .context = c,
                           .context_rows = (int)context->shape[0], .velocity = out, .run = run };
@@ -57,18 +58,28 @@ static float *forward(const char *dir, const char *golden, const dit_wan_options
     return out;
 }
 
-static void compare(const char *dir, const char *golden, mcsa_dtype asked)
+static void compare_on(mcsa_isa isa, const char *dir, const char *golden, mcsa_dtype asked)
 {
     mcsa_dtype precision;
     float *expected;
     int64_t count;
-    float *out = forward(dir, golden, &(dit_wan_options){ .precision = asked }, &precision, &expected, &count);
+    dit_wan_options options = { .precision = asked, .isa = isa };
+    float *out = forward(dir, golden, &options, &precision, &expected, &count);
     const char *name = strrchr(dir, '/');
     char what[128];
-    snprintf(what, sizeof what, "%s in %s", name ? name + 1 : dir, precision == MCSA_BF16 ? "BF16" : "F32");
+    snprintf(what, sizeof what, "%s in %s, %s", name ? name + 1 : dir, precision == MCSA_BF16 ? "BF16" : "F32",
+             mcsa_isa_name(isa));
     within(what, relative_l2(out, expected, count), precision == MCSA_BF16 ? BF16_LIMIT : F32_LIMIT);
     free(out);
     free(expected);
+}
+
+/* On every instruction set of this machine. */
+static void compare(const char *dir, const char *golden, mcsa_dtype asked)
+{
+    mcsa_machine machine = { .size = sizeof machine };
+    assert_int_equal(mcsa_machine_read(&machine), MCSA_OK);
+    for (mcsa_isa isa = MCSA_ISA_SCALAR; isa <= machine.isa; isa++) compare_on(isa, dir, golden, asked);
 }
 
 static void test_f32(void **state)
@@ -156,8 +167,8 @@ static void test_published_configurations(void **state)
 int main(int argc, char **argv)
 {
     if (argc == 3) {
-        compare(argv[1], argv[2], MCSA_F32);
-        compare(argv[1], argv[2], 0);
+        compare_on(MCSA_ISA_AUTO, argv[1], argv[2], MCSA_F32);
+        compare_on(MCSA_ISA_AUTO, argv[1], argv[2], 0);
         return 0;
     }
     const struct CMUnitTest tests[] = {
