@@ -26,6 +26,7 @@
 
 #include "base/half.h"
 #include "base/tensor.h"
+#include "core/cache.h"
 #include "cpu/features.h"
 #include "cpu/kernels.h"
 #include "mcsa.h"
@@ -236,6 +237,33 @@ static inline mcsa_run *test_run(const mcsa_config *config)
     mcsa_run *run = NULL;
     if (mcsa_run_create(&run, config, error, sizeof error) != MCSA_OK) fail_msg("%s", error);
     return run;
+}
+
+/* The groups and keys that the calls of (layer, branch) use. */
+static inline const mcsa_selection *test_selection(mcsa_run *run, int layer, int branch)
+{
+    mcsa_plan *plan = mcsa_cache_plan(run, layer, branch);
+    return plan->follows ? &mcsa_cache_plan(run, layer, 0)->own : &plan->own;
+}
+
+static inline const uint64_t *test_kept(const mcsa_selection *s, int h, int g)
+{
+    return s->kept + ((int64_t)h * s->G + g) * s->words;
+}
+
+static inline int test_is_kept(const mcsa_selection *s, int h, int g, int j)
+{
+    return (int)((test_kept(s, h, g)[j / 64] >> (j % 64)) & 1);
+}
+
+/* [H, N] the bitmap that serves each query; the caller frees it. */
+static inline const uint64_t **test_kept_by_query(const mcsa_selection *s)
+{
+    const uint64_t **kept = test_alloc(sizeof *kept * (size_t)s->H * (size_t)s->N);
+    for (int h = 0; h < s->H; h++)
+        for (int n = 0; n < s->N; n++)
+            kept[h * s->N + s->order[(int64_t)h * s->N + n]] = test_kept(s, h, n / s->C);
+    return kept;
 }
 
 /* Attention of all rows in double.  kept: [H, N] bitmaps of the keys that a row attends to, or NULL for

@@ -58,7 +58,7 @@ static void every_kind_of_head_dimension(void **state)
     over_levels_and_dtypes(shapes, TEST_COUNT(shapes), TEST_HND);
 }
 
-/* R1, T5: tokens around the strip (16, 64), the tile (128) and the key block (192), and primes. */
+/* R1, T5: tokens around the strip (16, 64), the tile (128) and the key block (384), and primes. */
 static void every_edge_of_the_token_count(void **state)
 {
     (void)state;
