@@ -91,7 +91,8 @@ static mcsa_status read_fields(dit_wan_config *config, const dit_json *json, mcs
         *value = fields[i].standard;
         TRY(dit_json_int(json, fields[i].key, fields[i].low, fields[i].high, value, error));
     }
-    if (!dit_json_get(json, "out_channels")) config->out_channels = config->in_channels;
+    if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(json->root, "out_channels")))
+        config->out_channels = config->in_channels; /* null means "the same", an absent key 16 */
     TRY(read_patch(config, json, error));
     TRY(read_norms(config, json, error));
     if (config->head_dim % 2 || config->freq_dim % 2)

@@ -297,7 +297,7 @@ static void test_configurations(void **state)
         assert_int_equal(dit_wan_config_read(&config, path, &error), cases[i].status);
         says(&error, cases[i].phrase);
     }
-    /* Absent keys are those of Wan2.1 T2V 14B; null counts as absent. */
+    /* Absent keys are those of Wan2.1 T2V 14B; null counts as absent, but for out_channels means in_channels. */
     write_text("config.json", "{\"image_dim\": null, \"in_channels\": 36, \"out_channels\": null}");
     must(dit_wan_config_read(&config, path, &error), &error);
     assert_true(config.heads == 40 && config.head_dim == 128 && config.ffn_dim == 13824 && config.layers == 40);
