@@ -119,9 +119,9 @@ static void print_backends(const mcsa_machine *machine)
     }
 }
 
-static void print_peak(const char *name, mcsa_isa isa, int threads)
+static void print_peak(const char *name, mcsa_isa isa, mcsa_dtype dtype, int threads)
 {
-    double flops = mcsa_cpu_peak(isa, threads);
+    double flops = mcsa_cpu_peak(isa, dtype, threads);
     char text[80];
     if (flops > 0.0)
         snprintf(text, sizeof text, "%.0f GFLOP/s with %d thread%s", flops * 1e-9, threads,
@@ -157,7 +157,7 @@ int cmd_info(int argc, char **argv)
     print_backends(&machine);
     puts("\npeak, measured now");
     fflush(stdout);
-    print_peak("FP32 FMA", MCSA_ISA_AVX2, threads);
-    print_peak("vdpbf16ps", MCSA_ISA_AVX512BF16, threads);
+    print_peak("FP32 FMA", machine.isa, MCSA_F32, threads);
+    print_peak("vdpbf16ps", MCSA_ISA_AVX512BF16, MCSA_BF16, threads);
     return EXIT_DONE;
 }

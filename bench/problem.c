@@ -1,0 +1,132 @@
+/* problem.c - tensors to benchmark on, and the gate: attention in double for sampled rows. */
+#include "bench.h"
+
+#include "base/half.h"
+#include "base/tensor.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SAMPLED_ROWS = 16 };
+
+/* Sum of four uniform numbers, centred and scaled to unit variance: bell-shaped, and the same on every machine. */
+static float bell(uint64_t *seed)
+{
+    float sum = 0;
+    for (int i = 0; i < 4; i++) {
+        *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+        sum += (float)(*seed >> 40) * 0x1p-24f - 0.5f;
+    }
+    return sum * 1.7320508f;
+}
+
+static void store(mcsa_tensor *t, int64_t i, float x)
+{
+    if (t->dtype == MCSA_F32)
+        ((float *)t->data)[i] = x;
+    else
+        ((uint16_t *)t->data)[i] = t->dtype == MCSA_BF16 ? mcsa_to_bf16(x) : mcsa_to_f16(x);
+}
+
+static double load(const mcsa_tensor *t, int64_t h, int64_t n, int64_t d)
+{
+    int64_t i = h * t->stride[0] + n * t->stride[1] + d;
+    if (t->dtype == MCSA_F32) return (double)((const float *)t->data)[i];
+    uint16_t half = ((const uint16_t *)t->data)[i];
+    return (double)(t->dtype == MCSA_BF16 ? mcsa_from_bf16(half) : mcsa_from_f16(half));
+}
+
+mcsa_status bench_problem_open(bench_problem *p, const bench_shape *shape, mcsa_error *error)
+{
+    int64_t count = (int64_t)shape->heads * shape->tokens * shape->dim;
+    size_t bytes = (size_t)count * mcsa_dtype_bytes(shape->dtype);
+    mcsa_tensor *tensors[] = { &p->q, &p->k, &p->v, &p->out };
+    uint64_t seed = 1;
+    memset(p, 0, sizeof *p);
+    p->memory = mcsa_memory_from(&(mcsa_allocator){ 0 });
+    if (mcsa_block_reserve(&p->memory, &p->block, 4 * bytes + 4 * (size_t)shape->heads * (size_t)shape->tokens))
+        return mcsa_fail(error, MCSA_ENOMEM, "no memory for tensors of %zu bytes", 4 * bytes);
+    for (int i = 0; i < 4; i++) {
+        *tensors[i] = (mcsa_tensor){ (char *)p->block.data + (size_t)i * bytes,
+                                     shape->dtype,
+                                     { shape->heads, shape->tokens, shape->dim },
+                                     { (int64_t)shape->tokens * shape->dim, shape->dim, 1 } };
+        for (int64_t j = 0; j < count; j++) store(tensors[i], j, i < 3 ? bell(&seed) : NAN);
+    }
+    p->lse = (float *)(void *)((char *)p->block.data + 4 * bytes);
+    mcsa_dims dims = { shape->heads, shape->tokens, shape->tokens, shape->dim, shape->dtype };
+    p->x = (mcsa_qkv){ &p->q, &p->k, &p->v, &p->out, dims, 1 / sqrtf((float)shape->dim) };
+    mcsa_backend_options options = { &p->memory, shape->threads, shape->group, shape->isa };
+    if (mcsa_backend_cpu.open(&p->state, &options) != MCSA_OK || mcsa_backend_cpu.reserve(p->state, &dims) != MCSA_OK) {
+        bench_problem_close(p);
+        return mcsa_fail(error, MCSA_ENOMEM, "no memory for scratch of %d threads", shape->threads);
+    }
+    return MCSA_OK;
+}
+
+void bench_problem_close(bench_problem *p)
+{
+    if (p->state) mcsa_backend_cpu.close(p->state);
+    p->state = NULL;
+    mcsa_block_release(&p->memory, &p->block);
+}
+
+static int kept_by(const mcsa_selection *s, int h, int row, int j)
+{
+    int64_t group = (int64_t)h * s->G + row / s->C;
+    return (int)(s->kept[group * s->words + j / 64] >> (j % 64) & 1);
+}
+
+/* The largest error of one output row over its bound.  row: place in the order of the selection, or the query itself.
+ * The bound is (2 ds + 4 K u_acc + u_p) max|v| + u_out |out|, with ds the largest move of a score: scale sum|q k| D
+ * u_acc. */
+static double check_row(const bench_problem *p, const mcsa_selection *s, int h, int row, double *weight)
+{
+    const mcsa_dims *dims = &p->x.dims;
+    int i = s ? s->order[(int64_t)h * s->N + row] : row, kept = 0;
+    double max = -INFINITY, sum = 0, size = 0, largest = 0, worst = 0;
+    for (int j = 0; j < dims->M; j++) {
+        double score = 0, absolute = 0;
+        weight[j] = -INFINITY;
+        if (s && !kept_by(s, h, row, j)) continue;
+        kept++;
+        for (int d = 0; d < dims->D; d++) {
+            double product = load(&p->q, h, i, d) * load(&p->k, h, j, d), v = fabs(load(&p->v, h, j, d));
+            score += product;
+            absolute += fabs(product);
+            largest = v > largest ? v : largest;
+        }
+        weight[j] = score * (double)p->x.scale;
+        max = weight[j] > max ? weight[j] : max;
+        size = absolute > size ? absolute : size;
+    }
+    for (int j = 0; j < dims->M; j++) sum += weight[j] = exp(weight[j] - max);
+    int rounded = dims->dtype == MCSA_BF16;
+    double u_acc = 0x1p-24, u_p = rounded ? 0x1p-8 : 0,
+           u_out = dims->dtype == MCSA_F32 ? 0x1p-24
+                   : rounded               ? 0x1p-8
+                                           : 0x1p-11;
+    double ds = (double)p->x.scale * size * dims->D * u_acc, bound = (2 * ds + 4 * kept * u_acc + u_p) * largest;
+    for (int d = 0; d < dims->D; d++) {
+        double want = 0;
+        for (int j = 0; j < dims->M; j++) want += weight[j] / sum * load(&p->v, h, j, d);
+        double used = fabs(load(&p->out, h, i, d) - want) / (bound + u_out * fabs(want));
+        if (!(used <= worst)) worst = used; /* NaN is the worst */
+    }
+    return worst;
+}
+
+double bench_check_rows(const bench_problem *p, const mcsa_selection *s)
+{
+    const mcsa_dims *dims = &p->x.dims;
+    double worst = 0, *weight = malloc(sizeof *weight * (size_t)dims->M);
+    if (!weight) return INFINITY;
+    for (int i = 0; i < SAMPLED_ROWS; i++) {
+        int64_t row = (int64_t)i * ((int64_t)dims->H * dims->N - 1) / (SAMPLED_ROWS - 1);
+        double used = check_row(p, s, (int)(row / dims->N), (int)(row % dims->N), weight);
+        if (!(used <= worst)) worst = used;
+    }
+    free(weight);
+    return worst;
+}

@@ -1,0 +1,165 @@
+/* cmd_bench.c - `mcsa bench`: times the kernels here, after checking their answers. */
+#include "suites.h"
+#include "command.h"
+#include "cpu/features.h"
+#include "cpu/peak.h"
+#include "options.h"
+#include "staged.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct settings {
+    int heads, tokens, dim, group, dtype, threads, isa, repeats;
+    const char *density, *json;
+} settings;
+
+/* clang-format off */
+static const option_choice dtypes[] = { { "f32", MCSA_F32 }, { "bf16", MCSA_BF16 }, { "f16", MCSA_F16 }, { 0 } };
+static const option_choice isas[] = { { "auto", MCSA_ISA_AUTO },
+                                      { "scalar", MCSA_ISA_SCALAR },
+                                      { "avx2", MCSA_ISA_AVX2 },
+                                      { "avx512bf16", MCSA_ISA_AVX512BF16 },
+                                      { 0 } };
+
+#define FIELD(name) .offset = offsetof(settings, name)
+
+static const option table[] = {
+    { .name = "heads", .kind = OPTION_INT, FIELD(heads), .value = "H", .fallback = "3", .min = 1, .max = 1024,
+      .help = "attention heads" },
+    { .name = "tokens", .kind = OPTION_INT, FIELD(tokens), .value = "N", .fallback = "8192", .min = 1, .max = 1 << 20,
+      .help = "queries, and as many keys" },
+    { .name = "dim", .kind = OPTION_INT, FIELD(dim), .value = "D", .fallback = "128", .min = 1, .max = 256,
+      .help = "head dimension" },
+    { .name = "group", .kind = OPTION_INT, FIELD(group), .value = "C", .fallback = "128", .min = 1, .max = 4096,
+      .help = "queries per group" },
+    { .name = "density", .kind = OPTION_TEXT, FIELD(density), .value = "S,S,...", .fallback = "0.15,0.25",
+      .help = "shares of the keys to keep; anchor uses the first" },
+    { .name = "dtype", .kind = OPTION_CHOICE, FIELD(dtype), .choices = dtypes, .fallback = "bf16",
+      .help = "of the tensors" },
+    { .name = "repeats", .kind = OPTION_INT, FIELD(repeats), .value = "N", .fallback = "11", .min = 1,
+      .max = BENCH_REPEATS_MAX, .help = "rounds over all rows of a table" },
+    { .name = "threads", .kind = OPTION_INT, FIELD(threads), .value = "N", .min = 1, .max = 4096,
+      .help = "default: all cores, or what OMP_NUM_THREADS says" },
+    { .name = "isa", .kind = OPTION_CHOICE, FIELD(isa), .choices = isas, .fallback = "auto",
+      .help = "highest instruction set to use" },
+    { .name = "json", .kind = OPTION_TEXT, FIELD(json), .value = "FILE", .help = "write the table as JSON too" },
+    { 0 },
+};
+/* clang-format on */
+
+static const options_page page = {
+    .command = "mcsa bench",
+    .summary = "time the kernels on this machine, after checking their answers",
+    .synopsis = "attend|anchor [options]",
+    .description =
+        "attend: dense attention against token-sparse attention at matched densities, with clustered and "
+        "scattered kept keys; x s is the speed-up times the density, 1 when sparse attention is as efficient "
+        "as dense.\n\n"
+        "anchor: what an anchor step adds to dense attention, and a reuse step with its residual.\n\n"
+        "All rows of a table run in turn, round after round. A row whose answer is wrong is not timed, and the "
+        "command then fails.",
+    .options = table,
+    .examples = "mcsa bench attend --tokens 8192 --density 0.15,0.25\n"
+                "    mcsa bench anchor --tokens 16384 --density 0.15 --json anchor.json\n",
+};
+
+static mcsa_status read_densities(const char *text, bench_plan *plan, mcsa_error *error)
+{
+    const char *at = text;
+    for (;;) {
+        char *end;
+        float density = strtof(at, &end);
+        if (end == at || !(density > 0 && density <= 1))
+            return mcsa_fail(error, MCSA_EINVAL, "--density %s: each must be above 0 and at most 1", text);
+        if (plan->density_count == 8) return mcsa_fail(error, MCSA_EINVAL, "--density %s: at most 8", text);
+        plan->densities[plan->density_count++] = density;
+        if (*end == '\0') return MCSA_OK;
+        if (*end != ',')
+            return mcsa_fail(error, MCSA_EINVAL, "--density %s: expected a comma before \"%s\"", text, end);
+        at = end + 1;
+    }
+}
+
+static mcsa_status make_plan(const settings *set, bench_plan *plan, mcsa_error *error)
+{
+    mcsa_machine machine = { .size = sizeof machine };
+    mcsa_machine_read(&machine);
+    mcsa_isa isa = set->isa ? (mcsa_isa)set->isa : machine.isa;
+    if (isa > machine.isa)
+        return mcsa_fail(error, MCSA_EUNSUPPORTED, "--isa %s: this machine has %s", mcsa_isa_name(isa),
+                         mcsa_isa_name(machine.isa));
+    int threads = set->threads ? set->threads : machine.threads;
+    *plan =
+        (bench_plan){ .shape = { set->heads, set->tokens, set->dim, set->group, threads, (mcsa_dtype)set->dtype, isa },
+                      .repeats = set->repeats };
+    return read_densities(set->density, plan, error);
+}
+
+static mcsa_status write_json(const bench_table *result, const char *path, mcsa_error *error)
+{
+    staged file;
+    FILE *stream;
+    TRY(staged_name(&file, path, error));
+    TRY(staged_open(&file, &stream, error));
+    cJSON *root = bench_json(result);
+    char *text = root ? cJSON_Print(root) : NULL;
+    mcsa_status status = MCSA_OK;
+    if (text)
+        fprintf(stream, "%s\n", text);
+    else
+        status = mcsa_fail(error, MCSA_ENOMEM, "no memory for the JSON of %d rows", result->count);
+    cJSON_free(text);
+    cJSON_Delete(root);
+    return staged_close(&file, stream, status, error);
+}
+
+static mcsa_status run(const char *what, const settings *set, bench_table *result, mcsa_error *error)
+{
+    bench_plan plan;
+    char title[160];
+    TRY(make_plan(set, &plan, error));
+    const bench_shape *s = &plan.shape;
+    snprintf(title, sizeof title, "%s: H = %d, N = %d, D = %d, C = %d, %s, %s, %d thread%s, median of %d", what,
+             s->heads, s->tokens, s->dim, s->group, dtypes[s->dtype - 1].word, mcsa_isa_name(s->isa), s->threads,
+             s->threads == 1 ? "" : "s", plan.repeats);
+    result->title = title;
+    result->peak = mcsa_cpu_peak(s->isa, s->dtype, s->threads);
+    TRY(strcmp(what, "attend") == 0 ? bench_attend(&plan, result, error) : bench_anchor(&plan, result, error));
+    bench_print(result, stdout);
+    printf("peak of %s in registers, measured before: %.0f GFLOP/s\n",
+           s->isa == MCSA_ISA_AVX512BF16 && s->dtype == MCSA_BF16 ? "vdpbf16ps" : "FMA", 1e-9 * result->peak);
+    if (set->json) TRY(write_json(result, set->json, error));
+    for (int c = 0; c < result->count; c++)
+        if (result->cases[c].wrong)
+            return mcsa_fail(error, MCSA_EUNSUPPORTED, "\"%s\" gave a wrong answer", result->cases[c].label);
+    return MCSA_OK;
+}
+
+int cmd_bench(int argc, char **argv)
+{
+    settings set = { 0 };
+    bench_table result = { 0 };
+    mcsa_error error = { "" };
+    int help, named = argc > 0 && strncmp(argv[0], "--", 2) != 0;
+    if (named && strcmp(argv[0], "attend") != 0 && strcmp(argv[0], "anchor") != 0) {
+        fprintf(stderr, "mcsa bench: unknown table '%s'; there are: attend, anchor\n", argv[0]);
+        return EXIT_USAGE;
+    }
+    if (options_parse(&page, argc - named, argv + named, &set, &help, &error) != MCSA_OK) {
+        fprintf(stderr, "mcsa bench: %s\n", error.text);
+        return EXIT_USAGE;
+    }
+    if (help) {
+        options_help(&page, stdout);
+        return EXIT_DONE;
+    }
+    if (!named) {
+        fputs("mcsa bench: name a table: attend or anchor (see mcsa bench --help)\n", stderr);
+        return EXIT_USAGE;
+    }
+    mcsa_status status = run(argv[0], &set, &result, &error);
+    if (status == MCSA_OK) return EXIT_DONE;
+    fprintf(stderr, "mcsa bench: %s\n", error.text);
+    return status == MCSA_EINVAL ? EXIT_USAGE : EXIT_FAILED;
+}
