@@ -30,8 +30,7 @@ static int strides_overlap(const mcsa_tensor *t)
 
 mcsa_status mcsa_tensor_check(const mcsa_tensor *tensor, const char *name, mcsa_error *error)
 {
-    if (!tensor || !tensor->data)
-        return mcsa_fail(error, MCSA_EINVAL, "%s is NULL", name);
+    if (!tensor || !tensor->data) return mcsa_fail(error, MCSA_EINVAL, "%s is NULL", name);
     if (!known_dtype(tensor->dtype))
         return mcsa_fail(error, MCSA_EINVAL, "%s has unknown dtype %d; known are F32 (1), BF16 (2), F16 (3)", name,
                          (int)tensor->dtype);
@@ -44,8 +43,9 @@ mcsa_status mcsa_tensor_check(const mcsa_tensor *tensor, const char *name, mcsa_
                              (long long)shape[0], (long long)shape[1], (long long)shape[2]);
         if (shape[i] == 1) continue;
         if (stride[i] < 1 || stride[i] > (most - extent) / (shape[i] - 1))
-            return mcsa_fail(error, MCSA_EINVAL, "%s has stride %lld along axis %d of %lld; it must be 1 or more and fit",
-                             name, (long long)stride[i], i, (long long)shape[i]);
+            return mcsa_fail(error, MCSA_EINVAL,
+                             "%s has stride %lld along axis %d of %lld; it must be 1 or more and fit", name,
+                             (long long)stride[i], i, (long long)shape[i]);
         extent += (shape[i] - 1) * stride[i];
     }
     if (strides_overlap(tensor))

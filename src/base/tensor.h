@@ -21,7 +21,8 @@ int64_t mcsa_tensor_nonfinite(const mcsa_tensor *tensor, int64_t place[3]);
 /* Row n of head h. */
 static inline void *mcsa_tensor_row(const mcsa_tensor *tensor, int64_t h, int64_t n)
 {
-    return (char *)tensor->data + (int64_t)mcsa_dtype_bytes(tensor->dtype) * (h * tensor->stride[0] + n * tensor->stride[1]);
+    return (char *)tensor->data +
+           (int64_t)mcsa_dtype_bytes(tensor->dtype) * (h * tensor->stride[0] + n * tensor->stride[1]);
 }
 
 #endif

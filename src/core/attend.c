@@ -15,8 +15,8 @@ static void lap(double *mark, double *stage)
 static mcsa_status reserve_scratch(mcsa_run *run, const mcsa_dims *dims)
 {
     if (run->backend->reserve(run->state, dims) == MCSA_OK) return MCSA_OK;
-    return mcsa_fail(&run->error, MCSA_ENOMEM, "no memory for scratch: %d heads of %d queries and %d keys, D = %d", dims->H,
-                     dims->N, dims->M, dims->D);
+    return mcsa_fail(&run->error, MCSA_ENOMEM, "no memory for scratch: %d heads of %d queries and %d keys, D = %d",
+                     dims->H, dims->N, dims->M, dims->D);
 }
 
 static double full_pairs(const mcsa_dims *dims)
@@ -33,8 +33,8 @@ mcsa_status mcsa_attend_full(mcsa_run *run, const mcsa_qkv *x, float *lse)
     return MCSA_OK;
 }
 
-/* Pay for exactness once.  A follower takes the leader's groups and keys of this very step, and records a residual of its
- * own with them. */
+/* Pay for exactness once.  A follower takes the leader's groups and keys of this very step, and records a residual of
+ * its own with them. */
 mcsa_status mcsa_attend_anchor(mcsa_run *run, mcsa_site at, const mcsa_qkv *x)
 {
     const mcsa_backend *backend = run->backend;

@@ -61,8 +61,9 @@ static mcsa_status reserve_selection(mcsa_run *run, mcsa_selection *s, const mcs
     s->words = ((int64_t)dims->N + 63) / 64;
     size_t bytes = carve_selection(s, NULL);
     if (mcsa_block_reserve(&run->memory, &s->memory, bytes))
-        return mcsa_fail(&run->error, MCSA_ENOMEM, "no memory for groups and kept keys: %zu bytes for %d heads of %d tokens",
-                         bytes, dims->H, dims->N);
+        return mcsa_fail(&run->error, MCSA_ENOMEM,
+                         "no memory for groups and kept keys: %zu bytes for %d heads of %d tokens", bytes, dims->H,
+                         dims->N);
     carve_selection(s, s->memory.data);
     return MCSA_OK;
 }
@@ -75,16 +76,16 @@ mcsa_status mcsa_cache_reserve(mcsa_run *run, mcsa_plan *plan, const mcsa_dims *
         TRY(reserve_selection(run, &plan->own, dims));
         size_t bytes = sizeof(float) * (size_t)dims->H * (size_t)dims->N;
         if (mcsa_block_reserve(&run->memory, &run->lse, bytes))
-            return mcsa_fail(&run->error, MCSA_ENOMEM, "no memory for row sums: %zu bytes for %d heads of %d tokens", bytes,
-                             dims->H, dims->N);
+            return mcsa_fail(&run->error, MCSA_ENOMEM, "no memory for row sums: %zu bytes for %d heads of %d tokens",
+                             bytes, dims->H, dims->N);
     } else {
         plan->own.number = 0;
         mcsa_block_release(&run->memory, &plan->own.memory);
     }
     size_t bytes = (size_t)run->backend->residual_bytes(run->config.residual, dims);
     if (mcsa_block_reserve(&run->memory, &plan->residual, bytes))
-        return mcsa_fail(&run->error, MCSA_ENOMEM, "no memory for a residual: %zu bytes for %d heads of %d tokens", bytes,
-                         dims->H, dims->N);
+        return mcsa_fail(&run->error, MCSA_ENOMEM, "no memory for a residual: %zu bytes for %d heads of %d tokens",
+                         bytes, dims->H, dims->N);
     return MCSA_OK;
 }
 

@@ -12,8 +12,8 @@ mcsa_plan *mcsa_cache_leader(mcsa_run *run, mcsa_site at, const mcsa_dims *dims)
 /* Whether the plan of `at` can serve a REUSE there, or why not.  *selection gets the groups and keys. */
 mcsa_miss mcsa_cache_find(mcsa_run *run, mcsa_site at, const mcsa_dims *dims, const mcsa_selection **selection);
 
-/* Makes room for an anchor: residual, LSE, and groups and keys when the branch makes its own.  MCSA_ENOMEM says for what
- * and leaves the plan empty. */
+/* Makes room for an anchor: residual, LSE, and groups and keys when the branch makes its own.  MCSA_ENOMEM says for
+ * what and leaves the plan empty. */
 mcsa_status mcsa_cache_reserve(mcsa_run *run, mcsa_plan *plan, const mcsa_dims *dims, int own_selection);
 
 void mcsa_cache_forget(mcsa_run *run);

@@ -1,4 +1,5 @@
-/* plan.h - the nouns that cross the stages: what an anchor chooses (selection) and what a (layer, branch) caches (plan). */
+/* plan.h - the nouns that cross the stages: what an anchor chooses (selection) and what a (layer, branch) caches
+ * (plan). */
 #ifndef MCSA_CORE_PLAN_H
 #define MCSA_CORE_PLAN_H
 
@@ -31,11 +32,11 @@ typedef struct mcsa_selection {
 /* What one (layer, branch) remembers between steps. */
 typedef struct mcsa_plan {
     mcsa_dims dims;
-    int step;              /* of the anchor; -1: none */
-    int64_t selection;     /* number of the choice that the residual was recorded with */
-    mcsa_selection own;    /* used by this branch, and by followers when the branch leads */
-    int follows;           /* 1: the choice is that of branch 0 of the layer */
-    mcsa_block residual;   /* [H, N] rows in group order, residual_row_bytes each */
+    int step;            /* of the anchor; -1: none */
+    int64_t selection;   /* number of the choice that the residual was recorded with */
+    mcsa_selection own;  /* used by this branch, and by followers when the branch leads */
+    int follows;         /* 1: the choice is that of branch 0 of the layer */
+    mcsa_block residual; /* [H, N] rows in group order, residual_row_bytes each */
 } mcsa_plan;
 
 /* Queries of group g. */

@@ -27,8 +27,8 @@ static mcsa_status copy_config(mcsa_config *to, const mcsa_config *from, mcsa_er
         return mcsa_fail(error, MCSA_EINVAL, "config.size is %zu; it must be sizeof(mcsa_config) or 0", size);
     for (size_t i = sizeof *to; i < size; i++)
         if (((const unsigned char *)from)[i])
-            return mcsa_fail(error, MCSA_EUNSUPPORTED, "config has a field at byte %zu that version " MCSA_VERSION " does not know",
-                             i);
+            return mcsa_fail(error, MCSA_EUNSUPPORTED,
+                             "config has a field at byte %zu that version " MCSA_VERSION " does not know", i);
     memset(to, 0, sizeof *to);
     memcpy(to, from, size < sizeof *to ? size : sizeof *to);
     return MCSA_OK;
@@ -53,7 +53,8 @@ static mcsa_status resolve_config(mcsa_config *c, mcsa_error *error)
     TRY(check_range(error, "config.sharing", (int)c->sharing, MCSA_BRANCHES_SHARED, MCSA_BRANCHES_APART));
     TRY(check_range(error, "config.isa", (int)c->isa, MCSA_ISA_AUTO, MCSA_ISA_AVX512BF16));
     if (!(c->density > 0 && c->density <= 1))
-        return mcsa_fail(error, MCSA_EINVAL, "config.density is %g; it must be above 0 and at most 1", (double)c->density);
+        return mcsa_fail(error, MCSA_EINVAL, "config.density is %g; it must be above 0 and at most 1",
+                         (double)c->density);
     if (!(c->scale >= 0 && c->scale < 1e6f))
         return mcsa_fail(error, MCSA_EINVAL, "config.scale is %g; it must be above 0 and below 1e6, or 0 for 1/sqrt(D)",
                          (double)c->scale);
@@ -81,7 +82,8 @@ static mcsa_status fill_actions(mcsa_run *run, mcsa_error *error)
             TRY(mcsa_schedule_parse(c->schedule, c->steps, row, error));
         for (int t = 0; t < c->steps; t++)
             if ((unsigned)row[t] > MCSA_REUSE)
-                return mcsa_fail(error, MCSA_EINVAL, "config.actions[%d][%d] is %d; known are 0, 1 and 2", l, t, (int)row[t]);
+                return mcsa_fail(error, MCSA_EINVAL, "config.actions[%d][%d] is %d; known are 0, 1 and 2", l, t,
+                                 (int)row[t]);
     }
     return MCSA_OK;
 }
@@ -185,8 +187,8 @@ static mcsa_status check_same(mcsa_run *run, const mcsa_tensor *a, const char *a
 {
     static const char *axes[] = { "heads", "tokens", "head dimension" };
     if (a->dtype != b->dtype)
-        return mcsa_fail(&run->error, MCSA_EINVAL, "%s has dtype %d, %s has %d; they must be the same", a_name, (int)a->dtype,
-                         b_name, (int)b->dtype);
+        return mcsa_fail(&run->error, MCSA_EINVAL, "%s has dtype %d, %s has %d; they must be the same", a_name,
+                         (int)a->dtype, b_name, (int)b->dtype);
     for (int i = 0; i < 3; i++)
         if (a->shape[i] != b->shape[i] && !(i == 1 && first_axis))
             return mcsa_fail(&run->error, MCSA_EINVAL, "%s has %lld %s, %s has %lld; they must be the same", a_name,
@@ -198,8 +200,8 @@ static mcsa_status check_finite(mcsa_run *run, const mcsa_tensor *t, const char 
 {
     int64_t at[3] = { 0, 0, 0 }, bad = mcsa_tensor_nonfinite(t, at);
     if (!bad) return MCSA_OK;
-    return mcsa_fail(&run->error, MCSA_EINVAL, "%s has %lld NaN or infinite elements, the first at [%lld, %lld, %lld]", name,
-                     (long long)bad, (long long)at[0], (long long)at[1], (long long)at[2]);
+    return mcsa_fail(&run->error, MCSA_EINVAL, "%s has %lld NaN or infinite elements, the first at [%lld, %lld, %lld]",
+                     name, (long long)bad, (long long)at[0], (long long)at[1], (long long)at[2]);
 }
 
 /* The wall.  cross: k and v may have another number of tokens than q. */
@@ -214,7 +216,8 @@ static mcsa_status check_call(mcsa_run *run, mcsa_qkv *x, int cross)
     TRY(check_same(run, x->k, "k", x->v, "v", 0));
     TRY(check_same(run, x->q, "q", x->out, "out", 0));
     if (x->q->shape[2] > 256)
-        return mcsa_fail(error, MCSA_EUNSUPPORTED, "head dimension %lld; 1 to 256 are supported", (long long)x->q->shape[2]);
+        return mcsa_fail(error, MCSA_EUNSUPPORTED, "head dimension %lld; 1 to 256 are supported",
+                         (long long)x->q->shape[2]);
     if (x->q->shape[1] > INT32_MAX / 2 || x->k->shape[1] > INT32_MAX / 2)
         return mcsa_fail(error, MCSA_EUNSUPPORTED, "%lld queries and %lld keys; up to %d are supported",
                          (long long)x->q->shape[1], (long long)x->k->shape[1], INT32_MAX / 2);
@@ -225,7 +228,8 @@ static mcsa_status check_call(mcsa_run *run, mcsa_qkv *x, int cross)
         TRY(check_finite(run, x->k, "k"));
         TRY(check_finite(run, x->v, "v"));
     }
-    x->dims = (mcsa_dims){ (int)x->q->shape[0], (int)x->q->shape[1], (int)x->k->shape[1], (int)x->q->shape[2], x->q->dtype };
+    x->dims =
+        (mcsa_dims){ (int)x->q->shape[0], (int)x->q->shape[1], (int)x->k->shape[1], (int)x->q->shape[2], x->q->dtype };
     x->scale = run->config.scale > 0 ? run->config.scale : 1 / __builtin_sqrtf((float)x->dims.D);
     return MCSA_OK;
 }

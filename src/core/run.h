@@ -5,7 +5,13 @@
 #include "backend.h"
 
 /* Why a REUSE could not reuse. */
-typedef enum mcsa_miss { MCSA_MISS_NONE, MCSA_MISS_NO_ANCHOR, MCSA_MISS_STALE, MCSA_MISS_SHAPE, MCSA_MISS_LEADER } mcsa_miss;
+typedef enum mcsa_miss {
+    MCSA_MISS_NONE,
+    MCSA_MISS_NO_ANCHOR,
+    MCSA_MISS_STALE,
+    MCSA_MISS_SHAPE,
+    MCSA_MISS_LEADER
+} mcsa_miss;
 
 struct mcsa_run {
     mcsa_config config; /* defaults resolved; pointers not kept */

@@ -23,8 +23,8 @@ static int rounded_share(int steps, int percent)
     return share < 1 ? 1 : share;
 }
 
-/* Gap i is (i + 2) steps, times steps / 40 above 40 steps.  An anchor with less than half of its gap left to serve would
- * cost more than it saves. */
+/* Gap i is (i + 2) steps, times steps / 40 above 40 steps.  An anchor with less than half of its gap left to serve
+ * would cost more than it saves. */
 static void fill_ramp(mcsa_action *actions, int steps)
 {
     int at = rounded_share(steps, 10) - 1;
@@ -54,8 +54,8 @@ static mcsa_status read_number(const char **text, int least, int most, const cha
     if (end == *text || (**text < '0' || **text > '9'))
         return mcsa_fail(error, MCSA_EINVAL, "schedule: expected a number for %s at \"%.40s\"", what, *text);
     if (errno || value < least || value > most)
-        return mcsa_fail(error, MCSA_EINVAL, "schedule: %s is %.*s; it must be %d to %d", what, (int)(end - *text < 20 ? end - *text : 20),
-                         *text, least, most);
+        return mcsa_fail(error, MCSA_EINVAL, "schedule: %s is %.*s; it must be %d to %d", what,
+                         (int)(end - *text < 20 ? end - *text : 20), *text, least, most);
     *number = (int)value;
     *text = end;
     return MCSA_OK;
@@ -81,7 +81,8 @@ static mcsa_status parse_list(const char *text, int steps, mcsa_action *actions,
     for (;; text++) {
         TRY(read_number(&text, 0, steps - 1, "an anchor of list:a,b,c", &at, error));
         if (at <= before)
-            return mcsa_fail(error, MCSA_EINVAL, "schedule: anchor %d comes after %d; the list must ascend", at, before);
+            return mcsa_fail(error, MCSA_EINVAL, "schedule: anchor %d comes after %d; the list must ascend", at,
+                             before);
         if (before < 0) begin(actions, steps, at);
         actions[at] = MCSA_ANCHOR;
         before = at;

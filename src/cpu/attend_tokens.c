@@ -14,7 +14,8 @@ static void expand(const uint64_t *bits, int64_t words, int32_t *list)
 }
 
 /* Row i of the tile is query n of head h: adds its residual and writes it out, or records what it missed. */
-static void epilogue(const mcsa_tile *tile, int i, const mcsa_qkv *x, void *out, void *code, const mcsa_residual_rows *residual)
+static void epilogue(const mcsa_tile *tile, int i, const mcsa_qkv *x, void *out, void *code,
+                     const mcsa_residual_rows *residual)
 {
     const mcsa_kernels *kernels = tile->kernels;
     float *row = tile->rows + (ptrdiff_t)i * x->dims.D, missed[MCSA_MAX_DIM];
@@ -28,7 +29,8 @@ static void epilogue(const mcsa_tile *tile, int i, const mcsa_qkv *x, void *out,
     }
 }
 
-int64_t mcsa_cpu_attend_tokens(void *state, const mcsa_qkv *x, const mcsa_selection *s, const mcsa_residual_rows *residual)
+int64_t mcsa_cpu_attend_tokens(void *state, const mcsa_qkv *x, const mcsa_selection *s,
+                               const mcsa_residual_rows *residual)
 {
     mcsa_cpu *cpu = state;
     const mcsa_kernels *kernels = mcsa_cpu_kernels(cpu, x->dims.dtype);
@@ -41,11 +43,13 @@ int64_t mcsa_cpu_attend_tokens(void *state, const mcsa_qkv *x, const mcsa_select
         const int32_t *order = s->order + first;
         expand(s->kept + task * s->words, s->words, tile->kept);
         mcsa_rows queries = mcsa_head_rows(x->q, h, order, 0, count);
-        mcsa_rows keys = mcsa_head_rows(x->k, h, tile->kept, 0, s->K), values = mcsa_head_rows(x->v, h, tile->kept, 0, s->K);
+        mcsa_rows keys = mcsa_head_rows(x->k, h, tile->kept, 0, s->K),
+                  values = mcsa_head_rows(x->v, h, tile->kept, 0, s->K);
         mcsa_tile_load(tile, kernels, &queries);
         mcsa_tile_attend(tile, &keys, &values, x->scale);
         for (int i = 0; i < count; i++)
-            epilogue(tile, i, x, mcsa_tensor_row(x->out, h, order[i]), (char *)residual->rows + (first + i) * row_bytes, residual);
+            epilogue(tile, i, x, mcsa_tensor_row(x->out, h, order[i]), (char *)residual->rows + (first + i) * row_bytes,
+                     residual);
         lanes += mcsa_lanes(count);
     }
     int padded = (s->K + kernels->word_elements - 1) / kernels->word_elements * kernels->word_elements;

@@ -7,20 +7,20 @@
 
 /* Scratch of grouping, for all heads at once. */
 typedef struct mcsa_group_scratch {
-    float *projection;   /* [H, N] on each node's principal direction */
-    uint32_t *rank;      /* [H, N] the same in integer order */
-    int32_t *order;      /* [H, N] the next level */
-    int32_t *bounds[2];  /* [G + 1] first group of each node, and the end */
+    float *projection;  /* [H, N] on each node's principal direction */
+    uint32_t *rank;     /* [H, N] the same in integer order */
+    int32_t *order;     /* [H, N] the next level */
+    int32_t *bounds[2]; /* [G + 1] first group of each node, and the end */
 } mcsa_group_scratch;
 
 typedef struct mcsa_cpu {
     mcsa_memory *memory;
     int threads, C;
     mcsa_kernel_set kernels;
-    int D, M;            /* largest that scratch is for */
+    int D, M; /* largest that scratch is for */
     int64_t HN;
     mcsa_block self, scratch;
-    mcsa_tile *tiles;    /* [threads] */
+    mcsa_tile *tiles; /* [threads] */
     mcsa_group_scratch group;
 } mcsa_cpu;
 

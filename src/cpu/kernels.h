@@ -1,9 +1,10 @@
 /* kernels.h - the inner loops of the CPU backend as one table per instruction set, filled once.
  *
  * Every attention kernel works on a strip: up to 64 queries of one head that lie side by side as SIMD lanes, against a
- * block of keys.  With queries as lanes, scores are S^T [keys, lanes], so softmax runs down columns without a horizontal
- * step, keys are read row by row as they lie in memory (a gathered key row needs no transposition), and the output is
- * O^T [D, lanes].  Both products are the same one: rows of A (32-bit words, broadcast) times B [depth, lanes] (words).
+ * block of keys.  With queries as lanes, scores are S^T [keys, lanes], so softmax runs down columns without a
+ * horizontal step, keys are read row by row as they lie in memory (a gathered key row needs no transposition), and the
+ * output is O^T [D, lanes].  Both products are the same one: rows of A (32-bit words, broadcast) times B [depth, lanes]
+ * (words).
  *
  *     scores      S^T[j, i]  = sum_t  K[j, t]  Q^T[t, i]         depth: words of D
  *     accumulate  O^T[d, i] += sum_t  V^T[d, t] P^T[t, i]        depth: words of keys
@@ -31,7 +32,7 @@ enum {
 
 /* Rows of one head: row r is row index[r] (or first + r without an index) of a [N, D] view. */
 typedef struct mcsa_rows {
-    const void *data;      /* the head's row 0 */
+    const void *data; /* the head's row 0 */
     mcsa_dtype dtype;
     int64_t row_stride;    /* in elements */
     int64_t column_stride; /* in elements */
@@ -64,7 +65,8 @@ typedef struct mcsa_kernels {
     void (*scores)(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *scores,
                    const mcsa_rows *ahead);
     /* scores -> probabilities [steps, lanes]; moves strip->max, ->sum, ->alpha.  scale2: scale * log2(e) > 0 */
-    void (*softmax)(const float *scores, int count, int lanes, float scale2, mcsa_strip *strip, uint32_t *probabilities);
+    void (*softmax)(const float *scores, int count, int lanes, float scale2, mcsa_strip *strip,
+                    uint32_t *probabilities);
     /* output [D, lanes] = output * alpha + values^T probabilities */
     void (*accumulate)(const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
                        const float *alpha, float *output, const mcsa_rows *ahead);
@@ -81,8 +83,8 @@ typedef struct mcsa_kernels {
     void (*store_row)(const float *row, int D, mcsa_dtype dtype, int64_t column_stride, void *dst);
 
     /* One power-iteration pass of Fast PDDP over all rows x: t = x.direction, y += (t - shift) x.
-     * projection: [count] gets t unless NULL.  y: [D], added to.  Returns the sum of (t - shift).  Partial sums run over
-     * fixed lanes, so the result does not depend on the number of threads. */
+     * projection: [count] gets t unless NULL.  y: [D], added to.  Returns the sum of (t - shift).  Partial sums run
+     * over fixed lanes, so the result does not depend on the number of threads. */
     double (*pddp_pass)(const mcsa_rows *rows, const float *direction, float shift, float *y, float *projection);
 
     /* Multiplies in registers for `rounds` rounds; returns the floating-point operations done.  See peak.h. */

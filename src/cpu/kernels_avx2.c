@@ -4,8 +4,14 @@
 #define MCSA_PANEL_VECS 2
 
 /* There is no bf16 arithmetic at this level; tile_kernels.h is only called with pairs = 0, and needs the names. */
-SIMD vf dot_pairs(vf a, vf b, vf acc) { return v_fma(a, b, acc); }
-SIMD vf pack_pairs(vf low, vf high) { return v_add(low, high); }
+SIMD vf dot_pairs(vf a, vf b, vf acc)
+{
+    return v_fma(a, b, acc);
+}
+SIMD vf pack_pairs(vf low, vf high)
+{
+    return v_add(low, high);
+}
 
 #include "tile_kernels.h"
 

@@ -14,32 +14,33 @@ SIMD vf dot_pairs(vf a, vf b, vf acc)
 /* lane i: bf16(low_i) | bf16(high_i) << 16 */
 SIMD vf pack_pairs(vf low, vf high)
 {
-    const __m512i interleave =
-        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3,
-                         18, 2, 17, 1, 16, 0);
+    const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
+                                                6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_castsi512_ps(_mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(high, low)));
 }
 
 #include "tile_kernels.h"
 
 static void scores_f32(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out,
-                   const mcsa_rows *ahead)
+                       const mcsa_rows *ahead)
 {
     scores_of(0, keys, queries, count, D, lanes, out, ahead);
 }
 
 static void scores_bf16(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out,
-                   const mcsa_rows *ahead)
+                        const mcsa_rows *ahead)
 {
     scores_of(1, keys, queries, count, D, lanes, out, ahead);
 }
 
-static void softmax_f32(const float *score, int count, int lanes, float scale2, mcsa_strip *strip, uint32_t *probabilities)
+static void softmax_f32(const float *score, int count, int lanes, float scale2, mcsa_strip *strip,
+                        uint32_t *probabilities)
 {
     softmax_of(0, score, count, lanes, scale2, strip, probabilities);
 }
 
-static void softmax_bf16(const float *score, int count, int lanes, float scale2, mcsa_strip *strip, uint32_t *probabilities)
+static void softmax_bf16(const float *score, int count, int lanes, float scale2, mcsa_strip *strip,
+                         uint32_t *probabilities)
 {
     softmax_of(1, score, count, lanes, scale2, strip, probabilities);
 }

@@ -35,7 +35,8 @@ static void pack_queries(const mcsa_rows *rows, int lanes, uint32_t *queries, ui
 static void stage_rows(const mcsa_rows *rows, uint32_t *staged)
 {
     for (int r = 0; r < rows->count; r++)
-        load_row(row_at(rows, r), rows->dtype, rows->column_stride, rows->D, (float *)staged + (size_t)r * (size_t)rows->D);
+        load_row(row_at(rows, r), rows->dtype, rows->column_stride, rows->D,
+                 (float *)staged + (size_t)r * (size_t)rows->D);
 }
 
 static void stage_keys(const mcsa_rows *rows, uint32_t *staged, const uint32_t **keys)

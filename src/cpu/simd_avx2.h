@@ -12,6 +12,7 @@ typedef __m256 vf;
 /* A panel holds 6 x 2 accumulators, 2 columns of B and one broadcast of A: 15 of 16 registers. */
 enum { VL = 8, PANEL_ROWS = 6, PANEL_VECS = 2 };
 
+/* clang-format off */
 SIMD vf v_load(const float *p) { return _mm256_loadu_ps(p); }
 SIMD vf v_load_bf16(const uint16_t *p)
 {
@@ -32,6 +33,7 @@ SIMD float v_sum(vf x)
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_shuffle_ps(s, s, 1)));
 }
+/* clang-format on */
 /* 0 where x is -inf, else x */
 SIMD vf v_finite_max(vf x)
 {

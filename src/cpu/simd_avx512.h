@@ -13,6 +13,7 @@ typedef __m512 vf;
  * 10 loads for 24 multiplies, under the 2 loads a cycle that Zen 4, Zen 5 and Golden Cove sustain. */
 enum { VL = 16, PANEL_ROWS = 6, PANEL_VECS = 4 };
 
+/* clang-format off */
 SIMD vf v_load(const float *p) { return _mm512_loadu_ps(p); }
 SIMD vf v_load_bf16(const uint16_t *p)
 {
@@ -28,6 +29,7 @@ SIMD vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 /* x where either is NaN */
 SIMD vf v_max(vf a, vf x) { return _mm512_max_ps(a, x); }
 SIMD float v_sum(vf x) { return _mm512_reduce_add_ps(x); }
+/* clang-format on */
 /* 0 where x is -inf, else x */
 SIMD vf v_finite_max(vf x)
 {

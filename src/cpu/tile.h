@@ -1,8 +1,8 @@
 /* tile.h - one thread's scratch, and the two things done with a tile of queries: attend and weigh.
  *
- * A tile is cut into strips of up to 64 lanes; for each block of keys, staged once, every strip runs scores, softmax and
- * accumulate.  At C = 128, D = 128 in bf16 the working set is 32 KiB of queries, 64 KiB of output, 72 KiB of scores and
- * probabilities and 96 KiB of keys and values: it stays in a 1 MiB L2. */
+ * A tile is cut into strips of up to 64 lanes; for each block of keys, staged once, every strip runs scores, softmax
+ * and accumulate.  At C = 128, D = 128 in bf16 the working set is 32 KiB of queries, 64 KiB of output, 72 KiB of scores
+ * and probabilities and 96 KiB of keys and values: it stays in a 1 MiB L2. */
 #ifndef MCSA_CPU_TILE_H
 #define MCSA_CPU_TILE_H
 
@@ -13,18 +13,18 @@ enum { MCSA_DENSE_TILE = 128 }; /* queries of a tile of dense attention */
 
 typedef struct mcsa_tile {
     const mcsa_kernels *kernels;
-    int count, D;            /* of the queries loaded now */
-    uint32_t *queries;       /* [strips][words, lanes] */
-    float *output;           /* [strips][D, lanes] */
-    mcsa_strip *strips;      /* [strips] */
+    int count, D;              /* of the queries loaded now */
+    uint32_t *queries;         /* [strips][words, lanes] */
+    float *output;             /* [strips][D, lanes] */
+    mcsa_strip *strips;        /* [strips] */
     uint32_t *staged, *values; /* blocks of keys (where they are not words already) and values, [KEY_BLOCK, D] words */
     const uint32_t *keys[MCSA_KEY_BLOCK]; /* where each key's words are */
-    uint32_t *probabilities; /* [KEY_BLOCK, STRIP] words */
-    float *scores;           /* [KEY_BLOCK, STRIP] */
-    float *rows;             /* [count, D] attention output */
-    float *lse;              /* [count] */
-    int32_t *kept;           /* [M] */
-    float *mass;             /* [M] */
+    uint32_t *probabilities;              /* [KEY_BLOCK, STRIP] words */
+    float *scores;                        /* [KEY_BLOCK, STRIP] */
+    float *rows;                          /* [count, D] attention output */
+    float *lse;                           /* [count] */
+    int32_t *kept;                        /* [M] */
+    float *mass;                          /* [M] */
 } mcsa_tile;
 
 /* Takes a tile for up to `queries` queries, D and M from the arena. */

@@ -73,7 +73,7 @@ SIMD void panels(int pairs, int vecs, operand A, const uint32_t *b, int rows, in
 {
     for (int r = 0; r < rows;) {
         int left = rows - r, take = left >= 6 && left != 8 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-        operand from = { A.rows ? A.rows + r : NULL, A.a + r, A.step };
+        operand from = { A.rows ? A.rows + r : NULL, A.rows ? NULL : A.a + r, A.step };
         float *to = c + (ptrdiff_t)r * lanes;
         switch (take) {
         case 6: panel(pairs, 6, vecs, from, b, depth, lanes, alpha, to); break;
@@ -86,8 +86,8 @@ SIMD void panels(int pairs, int vecs, operand A, const uint32_t *b, int rows, in
     }
 }
 
-SIMD void multiply(int pairs, operand A, const uint32_t *b, int rows, int depth, int lanes, const float *alpha, float *c,
-                   const mcsa_rows *ahead)
+SIMD void multiply(int pairs, operand A, const uint32_t *b, int rows, int depth, int lanes, const float *alpha,
+                   float *c, const mcsa_rows *ahead)
 {
     for (int i = 0; i < lanes; ahead = NULL) {
         const float *scale = alpha ? alpha + i : NULL;
@@ -105,8 +105,8 @@ SIMD void multiply(int pairs, operand A, const uint32_t *b, int rows, int depth,
     }
 }
 
-SIMD void scores_of(int pairs, const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out,
-                    const mcsa_rows *ahead)
+SIMD void scores_of(int pairs, const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes,
+                    float *out, const mcsa_rows *ahead)
 {
     int words = pairs ? (D + 1) / 2 : D;
     multiply(pairs, (operand){ keys, NULL, 1 }, queries, count, words, lanes, NULL, out, ahead);
@@ -188,7 +188,8 @@ SIMD void transpose(const uint32_t *src, int rows, int columns, uint32_t *dst)
                 for (int i = 0; i < VL; i++) v_store((float *)(void *)(dst + (ptrdiff_t)(c + i) * rows + r), block[i]);
             } else {
                 for (int j = c; j < columns && j < c + VL; j++)
-                    for (int i = r; i < rows && i < r + VL; i++) dst[(ptrdiff_t)j * rows + i] = src[(ptrdiff_t)i * columns + j];
+                    for (int i = r; i < rows && i < r + VL; i++)
+                        dst[(ptrdiff_t)j * rows + i] = src[(ptrdiff_t)i * columns + j];
             }
         }
 }
@@ -201,13 +202,15 @@ SIMD void finish_of(const float *output, int D, int lanes, const float *sum, int
         int d = 0, used = count - i < VL ? count - i : VL;
         for (; d + VL <= D; d += VL) {
             vf block[VL];
-            for (int l = 0; l < VL; l++) block[l] = v_mul(v_load(output + (ptrdiff_t)(d + l) * lanes + i), v_load(inverse));
+            for (int l = 0; l < VL; l++)
+                block[l] = v_mul(v_load(output + (ptrdiff_t)(d + l) * lanes + i), v_load(inverse));
             v_transpose(block);
             for (int l = 0; l < VL; l++)
                 if (l < used) v_store(rows + (ptrdiff_t)(i + l) * D + d, block[l]);
         }
         for (; d < D; d++)
-            for (int l = 0; l < used; l++) rows[(ptrdiff_t)(i + l) * D + d] = output[(ptrdiff_t)d * lanes + i + l] * inverse[l];
+            for (int l = 0; l < used; l++)
+                rows[(ptrdiff_t)(i + l) * D + d] = output[(ptrdiff_t)d * lanes + i + l] * inverse[l];
     }
 }
 
@@ -218,7 +221,8 @@ SIMD void stage_keys_float(const mcsa_rows *rows, uint32_t *staged, const uint32
         keys[r] = row_at(rows, r);
         if (rows->dtype == MCSA_F32 && rows->column_stride == 1) continue;
         keys[r] = staged + (ptrdiff_t)r * rows->D;
-        load_row(row_at(rows, r), rows->dtype, rows->column_stride, rows->D, (float *)(void *)staged + (ptrdiff_t)r * rows->D);
+        load_row(row_at(rows, r), rows->dtype, rows->column_stride, rows->D,
+                 (float *)(void *)staged + (ptrdiff_t)r * rows->D);
     }
 }
 
@@ -226,7 +230,8 @@ SIMD void stage_keys_float(const mcsa_rows *rows, uint32_t *staged, const uint32
 SIMD void stage_float(const mcsa_rows *rows, uint32_t *staged)
 {
     for (int r = 0; r < rows->count; r++)
-        load_row(row_at(rows, r), rows->dtype, rows->column_stride, rows->D, (float *)(void *)staged + (ptrdiff_t)r * rows->D);
+        load_row(row_at(rows, r), rows->dtype, rows->column_stride, rows->D,
+                 (float *)(void *)staged + (ptrdiff_t)r * rows->D);
 }
 
 SIMD vf v_load_row(const void *row, mcsa_dtype dtype, int d)
@@ -306,7 +311,8 @@ SIMD int64_t peak_of(int pairs, int64_t rounds)
     for (int64_t i = 0; i < rounds; i++) {
         __asm__ volatile("" : "+x"(x), "+x"(y)); /* operands may have changed: no folding over rounds */
         for (int r = 0; r < PANEL_ROWS; r++)
-            for (int v = 0; v < PANEL_VECS; v++) acc[r][v] = pairs ? dot_pairs(x, y, acc[r][v]) : v_fma(x, y, acc[r][v]);
+            for (int v = 0; v < PANEL_VECS; v++)
+                acc[r][v] = pairs ? dot_pairs(x, y, acc[r][v]) : v_fma(x, y, acc[r][v]);
     }
     volatile float sink;
     for (int r = 0; r < PANEL_ROWS; r++)
