@@ -2,8 +2,8 @@
  *
  *     x = noise;  for each step: v = u + guidance (c - u);  x = sampler(x, v)
  *
- * with c and u the velocities under the two contexts.  Branch 0, the conditional one, goes first: it leads a run whose
- * branches share their selection. */
+ * with c and u the velocities under the two contexts.  Branch 0, the conditional one, goes first: it leads a
+ * run whose branches share their selection. */
 #include "generate.h"
 
 #include "base/clock.h"

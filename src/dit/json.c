@@ -7,8 +7,8 @@
 #include <string.h>
 
 enum {
-    /* The index of a 14B checkpoint is about 100 KiB and a vocabulary a few MiB; the limit keeps a wrong path (a video,
-     * a weight file) from being read into memory. */
+    /* The index of a 14B checkpoint is about 100 KiB and a vocabulary a few MiB; the limit keeps a wrong path
+     * (a video, a weight file) from being read into memory. */
     MAX_BYTES = 64 << 20
 };
 
@@ -26,8 +26,8 @@ static mcsa_status read_text(char **text, size_t *length, const char *path, mcsa
         goto done;
     }
     if (size > MAX_BYTES) {
-        status = mcsa_fail(error, MCSA_EFORMAT, "%s has %ld bytes, more than the %d of any JSON file we read", path, size,
-                           MAX_BYTES);
+        status = mcsa_fail(error, MCSA_EFORMAT, "%s has %ld bytes, more than the %d of any JSON file we read", path,
+                           size, MAX_BYTES);
         goto done;
     }
     bytes = malloc((size_t)size + 1);

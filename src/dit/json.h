@@ -1,7 +1,8 @@
-/* json.h - the configuration files of a model: read a whole JSON file, take typed fields from its top-level object.
+/* json.h - the configuration files of a model: read a whole JSON file, take typed fields from its top-level
+ * object.
  *
- * A getter leaves *value alone when the key is absent or null, so set the default first.  A value of the wrong type or
- * outside [low, high] is MCSA_EFORMAT with the key, the value and the limits. */
+ * A getter leaves *value alone when the key is absent or null, so set the default first.  A value of the
+ * wrong type or outside [low, high] is MCSA_EFORMAT with the key, the value and the limits. */
 #ifndef MCSA_DIT_JSON_H
 #define MCSA_DIT_JSON_H
 

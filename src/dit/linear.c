@@ -1,8 +1,9 @@
 /* linear.c - see linear.h; oneDNN 2.x C API.
  *
- * The weights go to oneDNN as a [in, out] matrix with strides { 1, in }, which is W^T without a copy, and are reordered to
- * the format that matmul prefers for PLAN_ROWS rows.  On oneDNN 2.6 that format (16 x 64 blocks) is the same for 1 and for
- * 32768 rows; primitives for other row counts are asked for that very format, so weights exist once. */
+ * The weights go to oneDNN as a [in, out] matrix with strides { 1, in }, which is W^T without a copy, and are
+ * reordered to the format that matmul prefers for PLAN_ROWS rows.  On oneDNN 2.6 that format (16 x 64 blocks)
+ * is the same for 1 and for 32768 rows; primitives for other row counts are asked for that very format, so
+ * weights exist once. */
 #include "linear.h"
 
 #include "base/clock.h"
@@ -13,8 +14,8 @@
 
 enum {
     PLAN_ROWS = 4096,
-    /* A model has about 12 layer shapes and a generation 3 row counts (tokens, two contexts); beyond that the oldest
-     * primitive makes room. */
+    /* A model has about 12 layer shapes and a generation 3 row counts (tokens, two contexts); beyond that the
+     * oldest primitive makes room. */
     CACHE_SLOTS = 64
 };
 
@@ -45,8 +46,8 @@ static mcsa_status check(dnnl_status_t result, const char *what, const dit_linea
 {
     if (result == dnnl_success) return MCSA_OK;
     mcsa_status status = result == dnnl_out_of_memory ? MCSA_ENOMEM : MCSA_EUNSUPPORTED;
-    return mcsa_fail(error, status, "oneDNN could not %s a linear layer of %lld to %lld channels (its status is %d)", what,
-                     (long long)shape->in, (long long)shape->out, (int)result);
+    return mcsa_fail(error, status, "oneDNN could not %s a linear layer of %lld to %lld channels (its status is %d)",
+                     what, (long long)shape->in, (long long)shape->out, (int)result);
 }
 
 static dnnl_data_type_t data_type(mcsa_dtype dtype)
@@ -97,8 +98,8 @@ double dit_linear_engine_seconds(const dit_linear_engine *engine)
 }
 
 /* The matmul of `rows` rows; weights NULL lets oneDNN choose their format. */
-static dnnl_status_t describe(dnnl_primitive_desc_t *out, const dit_linear_engine *engine, const dit_linear_shape *shape,
-                              int64_t rows, const dnnl_memory_desc_t *weights)
+static dnnl_status_t describe(dnnl_primitive_desc_t *out, const dit_linear_engine *engine,
+                              const dit_linear_shape *shape, int64_t rows, const dnnl_memory_desc_t *weights)
 {
     dnnl_dims_t x_dims = { rows, shape->in }, y_dims = { rows, shape->out };
     dnnl_dims_t w_dims = { shape->in, shape->out }, b_dims = { 1, shape->out };
@@ -133,10 +134,8 @@ static dnnl_status_t reorder_weights(dit_linear *layer, const float *weight)
     dnnl_status_t status = dnnl_memory_desc_init_by_strides(&plain, 2, dims, dnnl_f32, strides);
     /* oneDNN takes a non-const pointer for every argument; a reorder does not write to its source. */
     if (!status) status = dnnl_memory_create(&source, &plain, engine, (void *)(uintptr_t)weight);
-    if (!status)
-        status = dnnl_memory_create(&layer->weights, &layer->weights_desc, engine, DNNL_MEMORY_ALLOCATE);
-    if (!status)
-        status = dnnl_reorder_primitive_desc_create(&desc, &plain, engine, &layer->weights_desc, engine, NULL);
+    if (!status) status = dnnl_memory_create(&layer->weights, &layer->weights_desc, engine, DNNL_MEMORY_ALLOCATE);
+    if (!status) status = dnnl_reorder_primitive_desc_create(&desc, &plain, engine, &layer->weights_desc, engine, NULL);
     if (!status) status = dnnl_primitive_create(&reorder, desc);
     if (!status) {
         dnnl_exec_arg_t args[] = { { DNNL_ARG_FROM, source }, { DNNL_ARG_TO, layer->weights } };

@@ -1,8 +1,9 @@
 /* linear.h - y = x W^T + b, optionally through GELU (tanh form), by oneDNN's matmul.
  *
- * A layer's weights are put once, when it is made, into the blocked order that oneDNN picks (the same for every number
- * of rows, see linear.c).  An engine owns the oneDNN stream and the primitives, one for each (layer shape, rows) in use:
- * a second apply of the same shape allocates nothing.  An engine and its layers belong to one thread at a time. */
+ * A layer's weights are put once, when it is made, into the blocked order that oneDNN picks (the same for
+ * every number of rows, see linear.c).  An engine owns the oneDNN stream and the primitives, one for each
+ * (layer shape, rows) in use: a second apply of the same shape allocates nothing.  An engine and its layers
+ * belong to one thread at a time. */
 #ifndef MCSA_DIT_LINEAR_H
 #define MCSA_DIT_LINEAR_H
 

@@ -1,10 +1,10 @@
-/* noise.c - standard normal numbers that are the same bits on every machine: the start of a clip is part of its seed.
+/* noise.c - standard normal numbers, the same bits on every machine: a seed stands for one clip.
  *
- * Number pair i comes from the counters 2 i and 2 i + 1 of splitmix64 by Box-Muller.  Logarithm, sine and cosine are
- * evaluated here by series in double from +, -, *, / and sqrt alone, which IEEE 754 rounds the same way everywhere;
- * a C library's log and cos differ in the last bit between versions.  This holds as long as a * b + c is not contracted
- * to one rounding: -std=c11 forbids it in gcc, the pragma in clang.  Both series stop at terms below 2^-54, so the
- * float result is right to one rounding. */
+ * Number pair i comes from the counters 2 i and 2 i + 1 of splitmix64 by Box-Muller.  Logarithm, sine and
+ * cosine are evaluated here by series in double from +, -, *, / and sqrt alone, which IEEE 754 rounds the
+ * same way everywhere; a C library's log and cos differ in the last bit between versions.  This holds as long
+ * as a * b + c is not contracted to one rounding: -std=c11 forbids it in gcc, the pragma in clang.  Both
+ * series stop at terms below 2^-54, so the float result is right to one rounding. */
 #include "generate.h"
 
 #include <math.h>

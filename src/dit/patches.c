@@ -2,8 +2,8 @@
 #include "patches.h"
 
 typedef struct walk {
-    int64_t tokens, pixels;                       /* pixels: of a patch */
-    int64_t columns, lines, channel;              /* steps in the latent: one line, one frame, one channel */
+    int64_t tokens, pixels;          /* pixels: of a patch */
+    int64_t columns, lines, channel; /* steps in the latent: one line, one frame, one channel */
 } walk;
 
 static walk walk_of(const dit_patches *p)

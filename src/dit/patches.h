@@ -1,5 +1,5 @@
-/* patches.h - between a latent [channels, frames, height, width] and rows of patches, one a token: tokens in the order
- * frame, row, column. */
+/* patches.h - between a latent [channels, frames, height, width] and rows of patches, one a token: tokens in
+ * the order frame, row, column. */
 #ifndef MCSA_DIT_PATCHES_H
 #define MCSA_DIT_PATCHES_H
 
@@ -14,7 +14,8 @@ typedef struct dit_patches {
 /* rows: [N, channels, patch[0], patch[1], patch[2]], the order of a convolution's weights. */
 void dit_patches_gather(const dit_patches *p, const float *latent, float *rows);
 
-/* rows: [N, patch[0], patch[1], patch[2], channels]: Wan's output has the channel fastest, unlike its input. */
+/* rows: [N, patch[0], patch[1], patch[2], channels]: Wan's output has the channel fastest, unlike its
+ * input. */
 void dit_patches_scatter(const dit_patches *p, const float *rows, float *latent);
 
 #endif

@@ -1,8 +1,9 @@
-/* rowwise_kernels.h - the row kernels of rowwise.h as plain loops that compilers vectorise; each rowwise_ISA.c includes
- * it once and is compiled with that instruction set's flags.
+/* rowwise_kernels.h - the row kernels of rowwise.h as plain loops that compilers vectorise; each
+ * rowwise_ISA.c includes it once and is compiled with that instruction set's flags.
  *
- * `omp simd reduction` lets a sum run over as many lanes as the instruction set has, which -fno-fast-math forbids
- * otherwise; so the last bits of a norm differ between instruction sets, never between runs or thread counts. */
+ * `omp simd reduction` lets a sum run over as many lanes as the instruction set has, which -fno-fast-math
+ * forbids otherwise; so the last bits of a norm differ between instruction sets, never between runs or thread
+ * counts. */
 #include "base/half.h"
 #include "rowwise.h"
 

@@ -2,9 +2,9 @@
  *
  *     u64 little-endian: bytes of JSON | JSON { name: { dtype, shape, data_offsets: [begin, end] } } | data
  *
- * Names point into the parsed JSON and data into the mapping; both live as long as the dit_tensors.  What it does not do:
- * notice that a file shrinks while it is mapped (the operating system then raises SIGBUS), or load dtypes other than
- * F32, BF16 and F16. */
+ * Names point into the parsed JSON and data into the mapping; both live as long as the dit_tensors.  What it
+ * does not do: notice that a file shrinks while it is mapped (the operating system then raises SIGBUS), or
+ * load dtypes other than F32, BF16 and F16. */
 #include "safetensors.h"
 
 #include "base/half.h"
@@ -71,8 +71,7 @@ static int parse_size(const cJSON *item, int64_t *value)
 
 static mcsa_status parse_shape(const cJSON *shape, dit_tensor *tensor, const char *path, mcsa_error *error)
 {
-    if (!cJSON_IsArray(shape))
-        return mcsa_fail(error, MCSA_EFORMAT, "%s: tensor %s has no shape", path, tensor->name);
+    if (!cJSON_IsArray(shape)) return mcsa_fail(error, MCSA_EFORMAT, "%s: tensor %s has no shape", path, tensor->name);
     const cJSON *extent;
     int64_t product = 1;
     cJSON_ArrayForEach(extent, shape)
@@ -108,7 +107,8 @@ static mcsa_status parse_tensor(const cJSON *entry, const unsigned char *data, i
     TRY(parse_shape(cJSON_GetObjectItemCaseSensitive(entry, "shape"), tensor, path, error));
 
     int64_t begin, end;
-    if (!parse_size(offsets->child, &begin) || !parse_size(offsets->child->next, &end) || begin > end || end > data_bytes)
+    if (!parse_size(offsets->child, &begin) || !parse_size(offsets->child->next, &end) || begin > end ||
+        end > data_bytes)
         return mcsa_fail(error, MCSA_EFORMAT, "%s: tensor %s lies outside the %lld bytes of data that the file holds",
                          path, tensor->name, (long long)data_bytes);
     int64_t need = dit_tensor_count(tensor) * (int64_t)element_bytes(tensor->dtype);
@@ -203,7 +203,8 @@ static mcsa_status sort_tensors(dit_tensors *tensors, const char *path, mcsa_err
     return MCSA_OK;
 }
 
-/* The shards lie beside the index under plain file names; a name with a slash could point anywhere and is refused. */
+/* The shards lie beside the index under plain file names; a name with a slash could point anywhere and is
+ * refused. */
 static mcsa_status shard_path(char path[MAX_PATH], const char *index_path, const char *file, mcsa_error *error)
 {
     const char *slash = strrchr(index_path, '/');
@@ -227,7 +228,8 @@ static mcsa_status add_indexed(dit_tensors *tensors, const dit_json *index, mcsa
     cJSON_ArrayForEach(entry, map)
     {
         if (!cJSON_IsString(entry))
-            return mcsa_fail(error, MCSA_EFORMAT, "%s: weight_map of %s is not a file name", index->path, entry->string);
+            return mcsa_fail(error, MCSA_EFORMAT, "%s: weight_map of %s is not a file name", index->path,
+                             entry->string);
         if (is_open(tensors, entry->valuestring)) continue;
         if (tensors->shard_count == MAX_SHARDS)
             return mcsa_fail(error, MCSA_EUNSUPPORTED, "%s names more than %d shards", index->path, MAX_SHARDS);
@@ -236,10 +238,9 @@ static mcsa_status add_indexed(dit_tensors *tensors, const dit_json *index, mcsa
         TRY(add_shard(tensors, path, entry->valuestring, error));
     }
     TRY(sort_tensors(tensors, index->path, error));
-    cJSON_ArrayForEach(entry, map)
-        if (!dit_tensors_find(tensors, entry->string))
-            return mcsa_fail(error, MCSA_EFORMAT, "%s promises tensor %s in %s, which does not hold it", index->path,
-                             entry->string, entry->valuestring);
+    cJSON_ArrayForEach(entry, map) if (!dit_tensors_find(tensors, entry->string)) return mcsa_fail(
+        error, MCSA_EFORMAT, "%s promises tensor %s in %s, which does not hold it", index->path, entry->string,
+        entry->valuestring);
     return MCSA_OK;
 }
 

@@ -1,6 +1,8 @@
-/* safetensors.h - named tensors in memory-mapped .safetensors files, one file or many shards; and a writer for small sets.
+/* safetensors.h - named tensors in memory-mapped .safetensors files, one file or many shards; and a writer
+ * for small sets.
  *
- * Reading distrusts every length: header size, JSON, offsets, shapes and their products are checked before use. */
+ * Reading distrusts every length: header size, JSON, offsets, shapes and their products are checked before
+ * use. */
 #ifndef MCSA_DIT_SAFETENSORS_H
 #define MCSA_DIT_SAFETENSORS_H
 
@@ -28,7 +30,8 @@ const dit_tensor *dit_tensors_find(const dit_tensors *tensors, const char *name)
 int dit_tensors_count(const dit_tensors *tensors);
 const dit_tensor *dit_tensors_at(const dit_tensors *tensors, int i);
 
-/* The tensor of that name and shape [rank]; MCSA_EFORMAT names the tensor, the expected shape and the found one. */
+/* The tensor of that name and shape [rank]; MCSA_EFORMAT names the tensor, the expected shape and the found
+ * one. */
 mcsa_status dit_tensors_require(const dit_tensors *tensors, const char *name, const int64_t *shape, int rank,
                                 const dit_tensor **out, mcsa_error *error);
 
@@ -36,7 +39,8 @@ mcsa_status dit_tensors_require(const dit_tensors *tensors, const char *name, co
 void dit_tensor_read(const dit_tensor *tensor, float *dst);
 int64_t dit_tensor_count(const dit_tensor *tensor);
 
-/* Writes to a temporary name beside `path` and renames: a failure leaves nothing half-written.  Names must differ. */
+/* Writes to a temporary name beside `path` and renames: a failure leaves nothing half-written.  Names must
+ * differ. */
 mcsa_status dit_tensors_write(const char *path, const dit_tensor *tensors, int count, mcsa_error *error);
 
 #endif

@@ -1,5 +1,6 @@
-/* safetensors_write.c - the writer of safetensors.h: header and data go to PATH.PID.part, which becomes PATH by a rename
- * once every byte is written.  The header is padded with blanks so that data starts at a multiple of 8. */
+/* safetensors_write.c - the writer of safetensors.h: header and data go to PATH.PID.part, which becomes PATH
+ * by a rename once every byte is written.  The header is padded with blanks so that data starts at a multiple
+ * of 8. */
 #include "safetensors.h"
 
 #include <cjson/cJSON.h>

@@ -1,12 +1,13 @@
 /* sampler.c - see sampler.h.
  *
- * UniPC (Zhao et al., 2023), predictor and corrector of order 2 in the data prediction x0 = x - sigma v, B(h) = e^h - 1:
+ * UniPC (Zhao et al., 2023), predictor and corrector of order 2 in the data prediction x0 = x - sigma v, with
+ * B(h) = e^h - 1:
  *
  *     h = lambda_next - lambda, lambda = log((1 - sigma) / sigma)
  *     next = sigma_next / sigma x - alpha_next (e^-h - 1) (m0 + sum of rho D),   D = (m - m0) / r
  *
- * with m0, m1 the last two predictions.  On arrival at a step its own prediction corrects the x it was computed from,
- * which costs no further model call. */
+ * with m0, m1 the last two predictions.  On arrival at a step its own prediction corrects the x it was
+ * computed from, which costs no further model call. */
 #include "sampler.h"
 
 #include <math.h>
@@ -38,8 +39,8 @@ static void fill_sigmas(dit_sampler *s, double shift)
         /* At sigma 1 the logarithm of alpha is infinite; Diffusers steps back by the same 1e-6. */
         if (s->kind == DIT_UNIPC && i == 0) sigma -= 1e-6;
         s->sigmas[i] = (float)sigma;
-        s->timesteps[i] = s->kind == DIT_UNIPC ? (float)floor(sigma * TRAIN_TIMESTEPS)
-                                               : s->sigmas[i] * (float)TRAIN_TIMESTEPS;
+        s->timesteps[i] =
+            s->kind == DIT_UNIPC ? (float)floor(sigma * TRAIN_TIMESTEPS) : s->sigmas[i] * (float)TRAIN_TIMESTEPS;
     }
     s->sigmas[s->steps] = 0;
 }
@@ -51,7 +52,8 @@ mcsa_status dit_sampler_create(dit_sampler **out, dit_sampler_kind kind, int ste
     if (kind != DIT_EULER && kind != DIT_UNIPC) return mcsa_fail(error, MCSA_EINVAL, "unknown sampler %d", (int)kind);
     if (steps < 1 || steps > TRAIN_TIMESTEPS)
         return mcsa_fail(error, MCSA_EINVAL, "%d steps; 1 to %d are possible", steps, TRAIN_TIMESTEPS);
-    if (!(shift > 0 && shift <= 1000)) return mcsa_fail(error, MCSA_EINVAL, "shift %g is outside (0, 1000]", (double)shift);
+    if (!(shift > 0 && shift <= 1000))
+        return mcsa_fail(error, MCSA_EINVAL, "shift %g is outside (0, 1000]", (double)shift);
     if (count < 1 || count > INT64_MAX / 64)
         return mcsa_fail(error, MCSA_EINVAL, "a latent of %lld numbers", (long long)count);
 
@@ -131,7 +133,7 @@ static void unipc_step(dit_sampler *s, int i, float *x, const float *velocity)
     const float sigma = s->sigmas[i];
     const move predict = move_from(s, i, 0), correct = i > 0 ? move_from(s, i - 1, 1) : (move){ 0 };
     for (int64_t c = 0; c < s->count; c++) {
-        float x0 = x[c] - sigma * velocity[c], here = x[c], m0 = s->m0[c];
+        float x0 = x[c] - sigma * velocity[c], here = x[c], m0 = i > 0 ? s->m0[c] : x0;
         if (i > 0)
             here = correct.keep * s->last_x[c] -
                    correct.pull * (m0 + correct.last * (s->m1[c] - m0) + correct.now * (x0 - m0));

@@ -1,4 +1,5 @@
-/* text.c - see text.h.  The tables are kept as float; a caption costs (2 * window + 2) * rows * width additions. */
+/* text.c - see text.h.  The tables are kept as float; a caption costs (2 * window + 2) * rows * width
+ * additions. */
 #include "text.h"
 
 #include "json.h"
@@ -151,8 +152,7 @@ static mcsa_status split(const dit_text *text, const char *caption, int *ids, mc
         int id = kept == length ? word_id(text, word, length) : -1;
         if (id < 0)
             return mcsa_fail(error, MCSA_EINVAL, "unknown word \"%s\"; the model knows: %s", word, text->words_text);
-        if (count == text->rows)
-            return mcsa_fail(error, MCSA_EINVAL, "the caption has more than %d words", text->rows);
+        if (count == text->rows) return mcsa_fail(error, MCSA_EINVAL, "the caption has more than %d words", text->rows);
         ids[count++] = id;
         caption += length;
     }

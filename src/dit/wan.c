@@ -58,8 +58,8 @@ mcsa_status dit_wan_check_size(const dit_wan *model, int frames, int height, int
     const int extent[3] = { frames, height, width };
     for (int a = 0; a < 3; a++) {
         if (extent[a] < 1 || extent[a] % patch[a])
-            return mcsa_fail(error, MCSA_EINVAL, "a latent of %d x %d x %d is not made of patches of %d x %d x %d", frames,
-                             height, width, patch[0], patch[1], patch[2]);
+            return mcsa_fail(error, MCSA_EINVAL, "a latent of %d x %d x %d is not made of patches of %d x %d x %d",
+                             frames, height, width, patch[0], patch[1], patch[2]);
         if (extent[a] / patch[a] > longest)
             return mcsa_fail(error, MCSA_EINVAL, "%d patches along an axis; rope_max_seq_len of this model is %d",
                              extent[a] / patch[a], longest);
@@ -70,8 +70,8 @@ mcsa_status dit_wan_check_size(const dit_wan *model, int frames, int height, int
     return MCSA_OK;
 }
 
-/* Wan splits a head's pairs over the axes so that height and width get D/6 each and frames the rest; theta is 10000 per
- * axis.  Angles are computed in double, as the reference does. */
+/* Wan splits a head's pairs over the axes so that height and width get D/6 each and frames the rest; theta is
+ * 10000 per axis.  Angles are computed in double, as the reference does. */
 static mcsa_status prepare_rope(dit_wan *model, const int grid[3], mcsa_error *error)
 {
     dit_rope *rope = &model->rope;
@@ -105,8 +105,8 @@ static wan_work carve(const dit_wan *model, mcsa_arena *arena, const sizes *size
     const dit_wan_config *config = &model->config;
     const size_t element = model->dtype == MCSA_BF16 ? 2 : 4, N = (size_t)size->N, rows = (size_t)size->rows;
     const size_t dim = (size_t)model->dim, ffn = (size_t)config->ffn_dim;
-    const size_t channels = (size_t)(config->in_channels > config->out_channels ? config->in_channels
-                                                                                : config->out_channels);
+    const size_t channels =
+        (size_t)(config->in_channels > config->out_channels ? config->in_channels : config->out_channels);
     const size_t patch = (size_t)config->patch[0] * (size_t)config->patch[1] * (size_t)config->patch[2] * channels;
     wan_work w;
     w.patches = mcsa_arena_take(arena, N * patch * sizeof(float));
@@ -152,8 +152,8 @@ static void modulate(float *out, const float *table, const float *value, int dim
     }
 }
 
-/* time = MLP(sinusoids of the timestep); modulation = tables + projection of it.  Angles are rounded to float where the
- * reference rounds them: at timestep 1000 one rounding of an angle moves a sinusoid by 3e-5. */
+/* time = MLP(sinusoids of the timestep); modulation = tables + projection of it.  Angles are rounded to float
+ * where the reference rounds them: at timestep 1000 one rounding of an angle moves a sinusoid by 3e-5. */
 static mcsa_status embed_time(dit_wan *model, const wan_work *w, float timestep, mcsa_error *error)
 {
     const int dim = model->dim, half = model->config.freq_dim / 2;
@@ -182,8 +182,16 @@ static mcsa_status embed_time(dit_wan *model, const wan_work *w, float timestep,
 static void add_norm(const dit_wan *model, const wan_work *w, int64_t N, const update *last, const float *gain,
                      const float *shift, void *out, mcsa_dtype out_dtype)
 {
-    dit_norm job = { .x = w->x, .update = last->value, .gate = last->gate, .gain = gain, .shift = shift, .out = out,
-                     .dtype = model->dtype, .out_dtype = out_dtype, .eps = model->config.eps, .dim = model->dim };
+    dit_norm job = { .x = w->x,
+                     .update = last->value,
+                     .gate = last->gate,
+                     .gain = gain,
+                     .shift = shift,
+                     .out = out,
+                     .dtype = model->dtype,
+                     .out_dtype = out_dtype,
+                     .eps = model->config.eps,
+                     .dim = model->dim };
     dit_norm_rows(&model->rows, &job, N);
 }
 
@@ -192,7 +200,9 @@ static mcsa_status embed_text(dit_wan *model, const wan_work *w, const dit_wan_c
     const int64_t rows = call->context_rows;
     TRY(dit_linear_apply(model->text_1, call->context, w->text_hidden, rows, error));
     TRY(dit_linear_apply(model->text_2, w->text_hidden, w->text, rows, error));
-    dit_norm cast = { .x = w->text, .out = w->context, .dtype = MCSA_F32, .out_dtype = model->dtype, .dim = model->dim };
+    dit_norm cast = {
+        .x = w->text, .out = w->context, .dtype = MCSA_F32, .out_dtype = model->dtype, .dim = model->dim
+    };
     dit_norm_rows(&model->rows, &cast, rows);
     return MCSA_OK;
 }
@@ -202,14 +212,22 @@ static mcsa_tensor heads_of(const dit_wan *model, void *data, int64_t column, in
 {
     const int64_t H = model->config.heads, D = model->config.head_dim;
     const size_t element = model->dtype == MCSA_BF16 ? 2 : 4;
-    return (mcsa_tensor){ .data = (char *)data + (size_t)column * element, .dtype = model->dtype,
-                          .shape = { H, rows, D }, .stride = { D, stride, 1 } };
+    return (mcsa_tensor){ .data = (char *)data + (size_t)column * element,
+                          .dtype = model->dtype,
+                          .shape = { H, rows, D },
+                          .stride = { D, stride, 1 } };
 }
 
 static void norm_heads(const dit_wan *model, const mcsa_tensor *x, const float *gain, const dit_rope *rope)
 {
-    dit_rms_rope job = { .x = x->data, .dtype = x->dtype, .stride = x->stride[1], .gain = gain, .rope = rope,
-                         .eps = model->config.eps, .heads = model->config.heads, .head_dim = model->config.head_dim };
+    dit_rms_rope job = { .x = x->data,
+                         .dtype = x->dtype,
+                         .stride = x->stride[1],
+                         .gain = gain,
+                         .rope = rope,
+                         .eps = model->config.eps,
+                         .heads = model->config.heads,
+                         .head_dim = model->config.head_dim };
     dit_rms_rope_rows(&model->rows, &job, x->shape[1]);
 }
 

@@ -1,9 +1,9 @@
-/* wan.h - a Wan transformer (Diffusers' WanTransformer3DModel) on a CPU.  Self-attention goes through mcsa_attend,
- * cross-attention through mcsa_attend_dense, linear layers through oneDNN.
+/* wan.h - a Wan transformer (Diffusers' WanTransformer3DModel) on a CPU.  Self-attention goes through
+ * mcsa_attend, cross-attention through mcsa_attend_dense, linear layers through oneDNN.
  *
- * F32 weights compute in F32.  BF16 and F16 weights compute the blocks' linear layers and attention in BF16 with F32
- * accumulation, where the machine has AVX-512 BF16, else in F32; the residual stream, norms, modulation, RoPE angles,
- * embedders and head stay F32.
+ * F32 weights compute in F32.  BF16 and F16 weights compute the blocks' linear layers and attention in BF16
+ * with F32 accumulation, where the machine has AVX-512 BF16, else in F32; the residual stream, norms,
+ * modulation, RoPE angles, embedders and head stay F32.
  *
  * A model belongs to one thread at a time; a forward of sizes seen before allocates nothing. */
 #ifndef MCSA_DIT_WAN_H
@@ -12,12 +12,12 @@
 #include "base/status.h"
 
 typedef struct dit_wan_config {
-    int patch[3];                  /* frames, rows, columns */
-    int heads, head_dim;           /* dim = heads * head_dim */
+    int patch[3];        /* frames, rows, columns */
+    int heads, head_dim; /* dim = heads * head_dim */
     int in_channels, out_channels;
     int text_dim, freq_dim, ffn_dim, layers;
     int rope_max_seq_len;
-    int cross_attn_norm;           /* whether blocks.i.norm2 has weights */
+    int cross_attn_norm; /* whether blocks.i.norm2 has weights */
     float eps;
 } dit_wan_config;
 
@@ -30,13 +30,15 @@ typedef struct dit_wan_options {
     mcsa_isa isa;         /* highest instruction set of norms and RoPE (oneDNN chooses its own); default: the best */
 } dit_wan_options;
 
-/* dir holds config.json and the weights.  Errors: MCSA_EIO, MCSA_EFORMAT, MCSA_EUNSUPPORTED (another kind of model; BF16
- * or an ISA that this machine lacks), MCSA_ENOMEM. */mcsa_status dit_wan_open(dit_wan **out, const char *dir, const dit_wan_options *options, mcsa_error *error);
+/* dir holds config.json and the weights.  Errors: MCSA_EIO, MCSA_EFORMAT, MCSA_EUNSUPPORTED (another kind of
+ * model; BF16 or an ISA that this machine lacks), MCSA_ENOMEM. */
+mcsa_status dit_wan_open(dit_wan **out, const char *dir, const dit_wan_options *options, mcsa_error *error);
 void dit_wan_free(dit_wan *model);
 const dit_wan_config *dit_wan_describe(const dit_wan *model);
 mcsa_dtype dit_wan_precision(const dit_wan *model);
 
-/* Tokens of a latent of frames x height x width, or -1 when the patch does not divide it or there are more than 2^31 - 1. */
+/* Tokens of a latent of frames x height x width, or -1 when the patch does not divide it or there are more
+ * than 2^31 - 1. */
 int64_t dit_wan_tokens(const dit_wan *model, int frames, int height, int width);
 
 /* Whether the model can run a latent of that size: MCSA_OK, or MCSA_EINVAL with the sentence that says why not. */
@@ -49,9 +51,9 @@ typedef struct dit_wan_call {
     float timestep;            /* 1000 sigma */
     const float *context;      /* [context_rows, text_dim] */
     int context_rows;
-    float *velocity;           /* out: [out_channels, frames, height, width] */
-    mcsa_run *run;             /* attention */
-    int step, branch;          /* for the run */
+    float *velocity;  /* out: [out_channels, frames, height, width] */
+    mcsa_run *run;    /* attention */
+    int step, branch; /* for the run */
 } dit_wan_call;
 
 mcsa_status dit_wan_forward(dit_wan *model, const dit_wan_call *call, mcsa_error *error);

@@ -15,9 +15,12 @@ typedef struct field {
     int low, high;
 } field;
 
+/* clang-format off */
 #define FIELD(key, member, standard, low, high) { key, offsetof(dit_wan_config, member), standard, low, high }
+/* clang-format on */
 
-/* The upper limits are far above any published model; with at most 2^31 tokens they keep every byte count inside int64. */
+/* The upper limits are far above any published model; with at most 2^31 tokens they keep every byte count
+ * inside int64. */
 static const field fields[] = {
     FIELD("num_attention_heads", heads, 40, 1, 1024),
     FIELD("attention_head_dim", head_dim, 128, 2, 256), /* 256: the limit of mcsa_attend */
@@ -101,8 +104,8 @@ static mcsa_status read_fields(dit_wan_config *config, const dit_json *json, mcs
     const int64_t pixels = (int64_t)config->patch[0] * config->patch[1] * config->patch[2];
     const int channels = config->in_channels > config->out_channels ? config->in_channels : config->out_channels;
     if (pixels * channels > MAX_PATCH_NUMBERS)
-        return mcsa_fail(error, MCSA_EFORMAT, "%s: a patch of %lld pixels and %d channels exceeds %d numbers", json->path,
-                         (long long)pixels, channels, MAX_PATCH_NUMBERS);
+        return mcsa_fail(error, MCSA_EFORMAT, "%s: a patch of %lld pixels and %d channels exceeds %d numbers",
+                         json->path, (long long)pixels, channels, MAX_PATCH_NUMBERS);
     return MCSA_OK;
 }
 

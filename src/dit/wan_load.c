@@ -1,9 +1,10 @@
-/* wan_load.c - opens a Wan transformer: configuration, tensors, then every layer in the order of wan_weights.h.
+/* wan_load.c - opens a Wan transformer: configuration, tensors, then every layer in the order of
+ * wan_weights.h.
  *
- * A layer's tensors are read to float once and handed to oneDNN, which keeps its own copy; the mapping is closed when the
- * model stands.  The patch, time and text embedders and the head stay F32 whatever the blocks use: in a model of 384
- * channels and 8 layers they are 0.3 of the 135 GFLOP that the linear layers take at 4096 tokens, and every output
- * passes through them. */
+ * A layer's tensors are read to float once and handed to oneDNN, which keeps its own copy; the mapping is
+ * closed when the model stands.  The patch, time and text embedders and the head stay F32 whatever the blocks
+ * use: in a model of 384 channels and 8 layers they are 0.3 of the 135 GFLOP that the linear layers take at
+ * 4096 tokens, and every output passes through them. */
 #include "wan_config.h"
 #include "wan_model.h"
 #include "wan_weights.h"
@@ -51,7 +52,8 @@ done:
 }
 
 /* Embedders and head. */
-static mcsa_status make_outer(dit_linear **out, dit_wan *model, const dit_wan_affine *affine, int gelu, mcsa_error *error)
+static mcsa_status make_outer(dit_linear **out, dit_wan *model, const dit_wan_affine *affine, int gelu,
+                              mcsa_error *error)
 {
     return make_linear(out, model, &(stack){ { *affine }, 1 },
                        &(dit_linear_shape){ .src = MCSA_F32, .dst = MCSA_F32, .gelu = gelu }, error);
@@ -170,8 +172,8 @@ static mcsa_status load(dit_wan *model, const char *dir, const dit_wan_options *
     TRY(dit_wan_config_read(&model->config, path, error));
     TRY(mcsa_machine_read(&machine));
     if (options->isa > machine.isa)
-        return mcsa_fail(error, MCSA_EUNSUPPORTED, "this machine has no %s; its best is %s", mcsa_isa_name(options->isa),
-                         mcsa_isa_name(machine.isa));
+        return mcsa_fail(error, MCSA_EUNSUPPORTED, "this machine has no %s; its best is %s",
+                         mcsa_isa_name(options->isa), mcsa_isa_name(machine.isa));
     model->dim = model->config.heads * model->config.head_dim;
     model->threads = options->threads ? options->threads : omp_get_max_threads();
     model->rows = dit_row_kernels_for(options->isa ? options->isa : machine.isa);
@@ -206,8 +208,7 @@ void dit_wan_free(dit_wan *model)
     for (size_t i = 0; i < sizeof outer / sizeof *outer; i++) dit_linear_free(outer[i]);
     for (int i = 0; model->blocks && i < model->config.layers; i++) {
         wan_block *b = &model->blocks[i];
-        dit_linear *inner[] = { b->qkv,       b->self.out, b->cross_q, b->cross_kv,
-                                b->cross.out, b->ffn_in,   b->ffn_out };
+        dit_linear *inner[] = { b->qkv, b->self.out, b->cross_q, b->cross_kv, b->cross.out, b->ffn_in, b->ffn_out };
         for (size_t k = 0; k < sizeof inner / sizeof *inner; k++) dit_linear_free(inner[k]);
     }
     dit_linear_engine_free(model->engine);

@@ -1,5 +1,5 @@
-/* wan_model.h - what a loaded Wan transformer holds: its layers in oneDNN's order, its vectors as float, and the work
- * memory of a forward pass.  wan_load.c fills it, wan.c runs it. */
+/* wan_model.h - what a loaded Wan transformer holds: its layers in oneDNN's order, its vectors as float, and
+ * the work memory of a forward pass.  wan_load.c fills it, wan.c runs it. */
 #ifndef MCSA_DIT_WAN_MODEL_H
 #define MCSA_DIT_WAN_MODEL_H
 
@@ -9,8 +9,8 @@
 #include "wan.h"
 
 typedef struct wan_attention {
-    dit_linear *out;          /* dim -> dim */
-    float *norm_q, *norm_k;   /* [dim] */
+    dit_linear *out;        /* dim -> dim */
+    float *norm_q, *norm_k; /* [dim] */
 } wan_attention;
 
 typedef struct wan_block {
@@ -24,17 +24,17 @@ typedef struct wan_block {
 
 /* Carved from one block of memory at each forward; T is the dtype of the blocks' linear layers. */
 typedef struct wan_work {
-    float *patches;           /* [N, channels of a patch], in or out */
-    float *x;                 /* [N, dim] residual stream */
-    void *h, *y;              /* T [N, dim] input and output of a sublayer */
-    void *wide;               /* T [N, max(3 dim, ffn)] */
-    float *text, *text_hidden; /* [rows, dim] */
+    float *patches;             /* [N, channels of a patch], in or out */
+    float *x;                   /* [N, dim] residual stream */
+    void *h, *y;                /* T [N, dim] input and output of a sublayer */
+    void *wide;                 /* T [N, max(3 dim, ffn)] */
+    float *text, *text_hidden;  /* [rows, dim] */
     void *context, *context_kv; /* T [rows, dim], T [rows, 2 dim] */
-    float *angles;            /* [freq] of the timestep */
-    float *time, *time_hidden; /* [dim] */
-    float *time_proj;         /* [6, dim] */
-    float *modulation;        /* [layers, 6, dim] */
-    float *head_modulation;   /* [2, dim] */
+    float *angles;              /* [freq] of the timestep */
+    float *time, *time_hidden;  /* [dim] */
+    float *time_proj;           /* [6, dim] */
+    float *modulation;          /* [layers, 6, dim] */
+    float *head_modulation;     /* [2, dim] */
 } wan_work;
 
 struct dit_wan {
@@ -44,8 +44,8 @@ struct dit_wan {
     dit_linear_engine *engine;
     dit_row_kernels rows;
     dit_linear *patch, *time_1, *time_2, *time_proj, *text_1, *text_2, *head; /* F32 */
-    float *head_table; /* [2, dim] */
-    wan_block *blocks; /* [layers] */
+    float *head_table;                                                        /* [2, dim] */
+    wan_block *blocks;                                                        /* [layers] */
 
     mcsa_memory memory;
     mcsa_block vectors, scratch, rope_tables;

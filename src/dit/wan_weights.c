@@ -17,18 +17,20 @@ typedef struct row {
 #define OUTER(member) offsetof(dit_wan_outer_weights, member)
 #define BLOCK(member) offsetof(dit_wan_block_weights, member)
 
-/* The rows of one linear layer.  OF is OUTER or BLOCK. */
-#define LINEAR(name, of, member, out, in)                     \
-    { name ".weight", of(member.weight), { out, in }, 0 },    \
+/* clang-format off */
+/* The rows of one linear layer; `of` is OUTER or BLOCK. */
+#define LINEAR(name, of, member, out, in) \
+    { name ".weight", of(member.weight), { out, in }, 0 }, \
     { name ".bias", of(member.bias), { out }, 0 }
 
-#define ATTENTION(name, member)                               \
-    LINEAR(name ".to_q", BLOCK, member.q, DIM, DIM),          \
-    LINEAR(name ".to_k", BLOCK, member.k, DIM, DIM),          \
-    LINEAR(name ".to_v", BLOCK, member.v, DIM, DIM),          \
-    LINEAR(name ".to_out.0", BLOCK, member.out, DIM, DIM),    \
+#define ATTENTION(name, member) \
+    LINEAR(name ".to_q", BLOCK, member.q, DIM, DIM), \
+    LINEAR(name ".to_k", BLOCK, member.k, DIM, DIM), \
+    LINEAR(name ".to_v", BLOCK, member.v, DIM, DIM), \
+    LINEAR(name ".to_out.0", BLOCK, member.out, DIM, DIM), \
     { name ".norm_q.weight", BLOCK(member.norm_q), { DIM }, 0 }, \
     { name ".norm_k.weight", BLOCK(member.norm_k), { DIM }, 0 }
+/* clang-format on */
 
 static const row outer_rows[] = {
     { "patch_embedding.weight", OUTER(patch.weight), { DIM, IN, PATCH_T, PATCH_H, PATCH_W }, 0 },

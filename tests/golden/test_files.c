@@ -1,5 +1,6 @@
-/* test_files.c - files as they should not be: truncated, hostile, contradictory; each is refused with a sentence that
- * names the fault.  And files as they should be: what is written is read back, captions become the rows text.h defines. */
+/* test_files.c - files as they should not be: truncated, hostile, contradictory; each is refused with a
+ * sentence that names the fault.  And files as they should be: what is written is read back, captions become
+ * the rows text.h defines. */
 #include "golden.h"
 
 #include "dit/text.h"
@@ -143,7 +144,8 @@ static void test_truncated(void **state)
     }
 }
 
-/* A damaged file is refused, or else every tensor it claims lies inside it (the address sanitizer watches the reads). */
+/* A damaged file is refused, or else every tensor it claims lies inside it (the address sanitizer watches the
+ * reads). */
 static void test_damaged(void **state)
 {
     (void)state;
@@ -201,22 +203,30 @@ static void test_hostile_headers(void **state)
         { "{\"w\": {\"dtype\": \"F32\", \"data_offsets\": [0, 8]}}", MCSA_EFORMAT, "tensor w has no shape" },
         { "{\"w\": {\"dtype\": \"I64\", \"shape\": [1], \"data_offsets\": [0, 8]}}", MCSA_EUNSUPPORTED, "w is I64" },
         { "{\"w\": {\"dtype\": \"F32\", \"shape\": [-2], \"data_offsets\": [0, 8]}}", MCSA_EFORMAT, "dimension 0 of" },
-        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [1, 2.5], \"data_offsets\": [0, 8]}}", MCSA_EFORMAT, "dimension 1 of" },
-        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [1e300], \"data_offsets\": [0, 8]}}", MCSA_EFORMAT, "dimension 0 of" },
-        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [\"2\"], \"data_offsets\": [0, 8]}}", MCSA_EFORMAT, "dimension 0 of" },
+        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [1, 2.5], \"data_offsets\": [0, 8]}}", MCSA_EFORMAT,
+          "dimension 1 of" },
+        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [1e300], \"data_offsets\": [0, 8]}}", MCSA_EFORMAT,
+          "dimension 0 of" },
+        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [\"2\"], \"data_offsets\": [0, 8]}}", MCSA_EFORMAT,
+          "dimension 0 of" },
         { "{\"w\": {\"dtype\": \"F32\", \"shape\": [1,1,1,1,1,1,1,1,1], \"data_offsets\": [0, 4]}}", MCSA_EUNSUPPORTED,
           "more than 8 dimensions" },
         /* 2^32 * 2^32 * 2 wraps to 0 in 64 bits */
-        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [4294967296, 4294967296, 2], \"data_offsets\": [0, 0]}}", MCSA_EFORMAT,
-          "2^60 elements" },
-        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [8, 0]}}", MCSA_EFORMAT, "outside the 8 bytes" },
-        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [4, 12]}}", MCSA_EFORMAT, "outside the 8 bytes" },
-        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [-4, 4]}}", MCSA_EFORMAT, "outside the 8 bytes" },
-        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 9007199254740993]}}", MCSA_EFORMAT, "outside" },
+        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [4294967296, 4294967296, 2], \"data_offsets\": [0, 0]}}",
+          MCSA_EFORMAT, "2^60 elements" },
+        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [8, 0]}}", MCSA_EFORMAT,
+          "outside the 8 bytes" },
+        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [4, 12]}}", MCSA_EFORMAT,
+          "outside the 8 bytes" },
+        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [-4, 4]}}", MCSA_EFORMAT,
+          "outside the 8 bytes" },
+        { "{\"w\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 9007199254740993]}}", MCSA_EFORMAT,
+          "outside" },
         { "{\"w\": {\"dtype\": \"F32\", \"shape\": [1], \"data_offsets\": [0, 8]}}", MCSA_EFORMAT,
           "8 bytes where its shape and dtype need 4" },
         { "{\"w\": {\"dtype\": \"F32\", \"shape\": [1], \"data_offsets\": [0, 4]},"
-          " \"w\": {\"dtype\": \"F32\", \"shape\": [1], \"data_offsets\": [4, 8]}}", MCSA_EFORMAT, "w appears twice" },
+          " \"w\": {\"dtype\": \"F32\", \"shape\": [1], \"data_offsets\": [4, 8]}}",
+          MCSA_EFORMAT, "w appears twice" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_header("hostile.safetensors", strlen(cases[i].header), cases[i].header, 8);
@@ -253,7 +263,8 @@ static void test_index(void **state)
         { "{\"weight_map\": {\"a\": \"three.safetensors\"}}", MCSA_EIO, "three.safetensors" },
         { "{\"weight_map\": {\"a\": \"one.safetensors\", \"c\": \"one.safetensors\"}}", MCSA_EFORMAT,
           "promises tensor c in one.safetensors" },
-        { "{\"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"again.safetensors\"}}", MCSA_EFORMAT, "a appears twice" },
+        { "{\"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"again.safetensors\"}}", MCSA_EFORMAT,
+          "a appears twice" },
     };
     write_tensors("again.safetensors", sample, 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -275,7 +286,8 @@ static void test_configurations(void **state)
         { "{\"num_layers\": 0}", MCSA_EFORMAT, "num_layers is 0, not a whole number from 1 to 4096" },
         { "{\"num_layers\": \"8\"}", MCSA_EFORMAT, "num_layers is not a number" },
         { "{\"ffn_dim\": 1.5}", MCSA_EFORMAT, "ffn_dim is 1.5" },
-        { "{\"attention_head_dim\": 512}", MCSA_EFORMAT, "attention_head_dim is 512, not a whole number from 2 to 256" },
+        { "{\"attention_head_dim\": 512}", MCSA_EFORMAT,
+          "attention_head_dim is 512, not a whole number from 2 to 256" },
         { "{\"attention_head_dim\": 15}", MCSA_EFORMAT, "attention_head_dim 15 and freq_dim 256 must both be even" },
         { "{\"patch_size\": [1, 2]}", MCSA_EFORMAT, "patch_size is not a list of 3 numbers" },
         { "{\"patch_size\": [1, 2, 0]}", MCSA_EFORMAT, "patch_size[2]" },
@@ -297,7 +309,8 @@ static void test_configurations(void **state)
         assert_int_equal(dit_wan_config_read(&config, path, &error), cases[i].status);
         says(&error, cases[i].phrase);
     }
-    /* Absent keys are those of Wan2.1 T2V 14B; null counts as absent, but for out_channels means in_channels. */
+    /* Absent keys are those of Wan2.1 T2V 14B; null counts as absent, but for out_channels means
+     * in_channels. */
     write_text("config.json", "{\"image_dim\": null, \"in_channels\": 36, \"out_channels\": null}");
     must(dit_wan_config_read(&config, path, &error), &error);
     assert_true(config.heads == 40 && config.head_dim == 128 && config.ffn_dim == 13824 && config.layers == 40);
@@ -317,9 +330,12 @@ static void open_broken_model(const char *broken, int reshape, const char *phras
     for (int i = 0; i < count; i++) {
         copy[i] = *dit_tensors_at(tensors, i);
         if (strcmp(copy[i].name, broken) != 0) continue;
-        if (!reshape) copy[i].name = "unknown";
-        else copy[i] = (dit_tensor){ .name = broken, .dtype = copy[i].dtype, .rank = 3, .shape = { 1, 2, 4 },
-                                     .data = copy[i].data };
+        if (!reshape)
+            copy[i].name = "unknown";
+        else
+            copy[i] = (dit_tensor){
+                .name = broken, .dtype = copy[i].dtype, .rank = 3, .shape = { 1, 2, 4 }, .data = copy[i].data
+            };
     }
     write_tensors("diffusion_pytorch_model.safetensors", copy, count);
     assert_int_equal(dit_wan_open(&model, folder, NULL, &error), MCSA_EFORMAT);
@@ -342,8 +358,9 @@ static void test_broken_models(void **state)
     open_broken_model("blocks.1.attn2.to_k.weight", 0,
                       "tensor blocks.1.attn2.to_k.weight of shape [32, 32] is missing from the weights");
     open_broken_model("scale_shift_table", 0, "tensor scale_shift_table of shape [1, 2, 32] is missing");
-    open_broken_model("patch_embedding.weight", 1,
-                      "tensor patch_embedding.weight has shape [1, 2, 4] where the configuration needs [32, 5, 1, 2, 2]");
+    open_broken_model(
+        "patch_embedding.weight", 1,
+        "tensor patch_embedding.weight has shape [1, 2, 4] where the configuration needs [32, 5, 1, 2, 2]");
 
     mcsa_error error = { "" };
     dit_wan *model = NULL;
@@ -373,7 +390,11 @@ static void write_text_encoder(const char *config, int words)
         position[i * WIDTH + 1] = 1000.0f * (float)i;
     }
     const dit_tensor tensors[] = {
-        { .name = "window.weight", .dtype = MCSA_F32, .rank = 3, .shape = { 2 * REACH + 1, words, WIDTH }, .data = window },
+        { .name = "window.weight",
+          .dtype = MCSA_F32,
+          .rank = 3,
+          .shape = { 2 * REACH + 1, words, WIDTH },
+          .data = window },
         { .name = "position.weight", .dtype = MCSA_F32, .rank = 2, .shape = { ROWS, WIDTH }, .data = position },
     };
     write_text("config.json", config);
@@ -394,7 +415,9 @@ static void test_text(void **state)
 
     /* Words 4, 2, 3, pad: row i = sum over o of 100 o + the word at i + o - 1. */
     must(dit_text_encode(text, " A, Red.STAR ", context, &error), &error);
-    const float expected[] = { 300 + 0 + 4 + 2, 3, 300 + 4 + 2 + 3, 1003, 300 + 2 + 3 + 0, 2003, 300 + 3 + 0 + 0, 3003 };
+    const float expected[] = {
+        300 + 0 + 4 + 2, 3, 300 + 4 + 2 + 3, 1003, 300 + 2 + 3 + 0, 2003, 300 + 3 + 0 + 0, 3003
+    };
     assert_memory_equal(context, expected, sizeof expected);
     must(dit_text_encode(text, "<null>", context, &error), &error);
     assert_true(context[0] == 301);

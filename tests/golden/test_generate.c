@@ -1,8 +1,8 @@
-/* test_generate.c - whole generations, both samplers under guidance, against the same loop in Diffusers; and what
- * dit_generate and dit_wan_forward refuse.
+/* test_generate.c - whole generations, both samplers under guidance, against the same loop in Diffusers; and
+ * what dit_generate and dit_wan_forward refuse.
  *
- * Limit 1e-5 in F32, as for one forward: guidance multiplies differences by up to 5, but each step moves the latent by
- * only a part of its size. */
+ * Limit 1e-5 in F32, as for one forward: guidance multiplies differences by up to 5, but each step moves the
+ * latent by only a part of its size. */
 #include "golden.h"
 
 #include "dit/generate.h"
@@ -30,8 +30,9 @@ static void set_up(fixture *f)
     must(dit_wan_open(&f->model, GOLDEN("wan-bf16"), &(dit_wan_options){ .precision = MCSA_F32 }, &error), &error);
     mcsa_config config = { .steps = STEPS, .layers = MODEL_LAYERS, .branches = 2, .actions = dense };
     must(mcsa_run_create(&f->run, &config, error.text, sizeof error.text), &error);
-    f->options = (dit_generate_options){ .steps = STEPS, .guidance = 3.0f, .shift = 3.0f, .frames = FRAMES,
-                                         .height = HEIGHT, .width = WIDTH };
+    f->options = (dit_generate_options){
+        .steps = STEPS, .guidance = 3.0f, .shift = 3.0f, .frames = FRAMES, .height = HEIGHT, .width = WIDTH
+    };
     f->options.noise = f->noise = floats_of(f->tensors, "noise", &shape);
     f->options.context = f->context = floats_of(f->tensors, "context", &shape);
     f->options.context_rows = (int)shape->shape[0];

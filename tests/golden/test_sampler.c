@@ -1,8 +1,9 @@
-/* test_sampler.c - both samplers against Diffusers' schedulers, and the noise against the C library's functions.
+/* test_sampler.c - both samplers against Diffusers' schedulers, and the noise against the C library's
+ * functions.
  *
- * A trajectory is replayed: the golden velocities go in, x after every step is compared.  Limit 1e-5: the schedulers
- * compute their scalars in float (2^-24 = 6e-8, grown by logarithms and differences), ours in double.  Sigmas themselves
- * may differ by the two roundings that the schedulers make, 2e-7. */
+ * A trajectory is replayed: the golden velocities go in, x after every step is compared.  Limit 1e-5: the
+ * schedulers compute their scalars in float (2^-24 = 6e-8, grown by logarithms and differences), ours in
+ * double.  Sigmas themselves may differ by the two roundings that the schedulers make, 2e-7. */
 #include "golden.h"
 
 #include "dit/generate.h"
@@ -87,9 +88,9 @@ static void test_refusals(void **state)
     assert_null(sampler);
 }
 
-/* The golden numbers come from the C library's log, cos and sin in double, rounded to float.  Our series are right to
- * about 2^-52, so the two floats could differ only where a number falls within 2^-28 of the middle between two floats:
- * once in 10^8. */
+/* The golden numbers come from the C library's log, cos and sin in double, rounded to float.  Our series are
+ * right to about 2^-52, so the two floats could differ only where a number falls within 2^-28 of the middle
+ * between two floats: once in 10^8. */
 static void test_noise(void **state)
 {
     (void)state;

@@ -1,10 +1,12 @@
-/* test_wan.c - forward passes against Diffusers' WanTransformer3DModel on the models that make_golden.py wrote, and the
- * tensors of published configurations against its state dictionaries.
+/* test_wan.c - forward passes against Diffusers' WanTransformer3DModel on the models that make_golden.py
+ * wrote, and the tensors of published configurations against its state dictionaries.
  *
- * Limits: 1e-5 in F32, where the two differ by the order of sums over up to a few hundred terms (2^-24 each) through two
- * layers; 5e-3 in BF16, whose rounding unit is 2^-9 = 2e-3 (PyTorch's own BF16 forward is 6e-3 off on the same model).
+ * Limits: 1e-5 in F32, where the two differ by the order of sums over up to a few hundred terms (2^-24 each)
+ * through two layers; 5e-3 in BF16, whose rounding unit is 2^-9 = 2e-3 (PyTorch's own BF16 forward is 6e-3
+ * off on the same model).
  *
- * With arguments MODEL_DIR GOLDEN_FILE it compares one forward of any model: make_golden.py --check-trained. */
+ * With arguments MODEL_DIR GOLDEN_FILE it compares one forward of any model: make_golden.py
+ * --check-trained. */
 #include "golden.h"
 
 #include "dit/wan.h"
@@ -21,8 +23,9 @@ static mcsa_run *dense_run(const dit_wan *model, const dit_wan_options *options)
     int layers = dit_wan_describe(model)->layers;
     mcsa_action *actions = calloc((size_t)layers, sizeof *actions); /* MCSA_DENSE is 0 */
     mcsa_run *run = NULL;
-    mcsa_config config = { .steps = 1, .layers = layers, .actions = actions, .threads = options->threads,
-                           .isa = options->isa };
+    mcsa_config config = {
+        .steps = 1, .layers = layers, .actions = actions, .threads = options->threads, .isa = options->isa
+    };
     if (mcsa_run_create(&run, &config, text, sizeof text) != MCSA_OK) fail_msg("%s", text);
     free(actions);
     return run;
@@ -45,9 +48,15 @@ static float *forward(const char *dir, const char *golden, const dit_wan_options
 
     float *out = malloc((size_t)*count * sizeof *out);
     mcsa_run *run = dense_run(model, options);
-    dit_wan_call call = { .frames = (int)latent->shape[1], .height = (int)latent->shape[2],
-                          .width = (int)latent->shape[3], .latent = x, .timestep = t[0], .context = c,
-                          .context_rows = (int)context->shape[0], .velocity = out, .run = run };
+    dit_wan_call call = { .frames = (int)latent->shape[1],
+                          .height = (int)latent->shape[2],
+                          .width = (int)latent->shape[3],
+                          .latent = x,
+                          .timestep = t[0],
+                          .context = c,
+                          .context_rows = (int)context->shape[0],
+                          .velocity = out,
+                          .run = run };
     must(dit_wan_forward(model, &call, &error), &error);
     mcsa_run_free(run);
     dit_wan_free(model);
@@ -103,7 +112,8 @@ static void test_f16(void **state)
     compare(GOLDEN("wan-f16"), GOLDEN("wan-f16/golden.safetensors"), MCSA_F32);
 }
 
-/* The row loops and the library promise the same bits for any number of threads; these small matmuls keep them too. */
+/* The row loops and the library promise the same bits for any number of threads; these small matmuls keep
+ * them too. */
 static void test_threads(void **state)
 {
     (void)state;
@@ -172,8 +182,10 @@ int main(int argc, char **argv)
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f32),     cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_f16),     cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_f32),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_f16),
+        cmocka_unit_test(test_threads),
         cmocka_unit_test(test_published_configurations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
