@@ -5,7 +5,8 @@
  * with F32 accumulation, where the machine has AVX-512 BF16, else in F32; the residual stream, norms,
  * modulation, RoPE angles, embedders and head stay F32.
  *
- * A model belongs to one thread at a time; a forward of sizes seen before allocates nothing. */
+ * A model belongs to one thread at a time; a forward of sizes seen before allocates nothing.  Another number of threads
+ * may change the last bits where oneDNN splits sums among threads (seen with AVX2, not with AVX-512). */
 #ifndef MCSA_DIT_WAN_H
 #define MCSA_DIT_WAN_H
 

@@ -112,8 +112,8 @@ static void test_f16(void **state)
     compare(GOLDEN("wan-f16"), GOLDEN("wan-f16/golden.safetensors"), MCSA_F32);
 }
 
-/* The row loops and the library promise the same bits for any number of threads; these small matmuls keep
- * them too. */
+/* The row loops and the library give the same bits for any number of threads; oneDNN's matmul does with AVX-512 and may
+ * not with AVX2, where it splits sums among threads: hence the limit of F32 and not equality. */
 static void test_threads(void **state)
 {
     (void)state;
@@ -124,7 +124,7 @@ static void test_threads(void **state)
     free(expected);
     float *three = forward(GOLDEN("wan-f32"), GOLDEN("wan-f32/golden.safetensors"), &(dit_wan_options){ .threads = 3 },
                            &precision, &expected, &count);
-    assert_memory_equal(one, three, (size_t)count * sizeof *one);
+    within("1 thread against 3", relative_l2(three, one, count), F32_LIMIT);
     free(expected);
     free(one);
     free(three);
