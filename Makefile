@@ -7,7 +7,7 @@ PREFIX     := /usr/local
 JOBS       := $(shell nproc 2>/dev/null || echo 2)
 MAKEFLAGS  += --no-print-directory
 
-configure = cmake --preset $(1) --log-level=WARNING
+configure = cmake --preset $(1) >/dev/null
 compile   = cmake --build --preset $(1) --parallel $(JOBS)
 
 .PHONY: help demo build test asan tsan install clean dependencies
