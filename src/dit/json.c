@@ -49,21 +49,36 @@ done:
     return status;
 }
 
-mcsa_status dit_json_open(dit_json *json, const char *path, mcsa_error *error)
+static mcsa_status parse(dit_json *json, mcsa_error *error)
 {
     char *text = NULL;
     size_t length = 0;
-    *json = (dit_json){ .path = path };
-    TRY(read_text(&text, &length, path, error));
+    TRY(read_text(&text, &length, json->path, error));
     json->root = cJSON_ParseWithLength(text, length);
     free(text);
-    if (!json->root) return mcsa_fail(error, MCSA_EFORMAT, "%s is not valid JSON", path);
+    if (!json->root) return mcsa_fail(error, MCSA_EFORMAT, "%s is not valid JSON", json->path);
     if (!cJSON_IsObject(json->root)) {
         cJSON_Delete(json->root);
         json->root = NULL;
-        return mcsa_fail(error, MCSA_EFORMAT, "%s does not hold a JSON object", path);
+        return mcsa_fail(error, MCSA_EFORMAT, "%s does not hold a JSON object", json->path);
     }
     return MCSA_OK;
+}
+
+mcsa_status dit_json_open(dit_json *json, const char *path, mcsa_error *error)
+{
+    json->root = NULL;
+    if (snprintf(json->path, DIT_MAX_PATH, "%s", path) >= DIT_MAX_PATH)
+        return mcsa_fail(error, MCSA_EINVAL, "the path %.80s... is too long", path);
+    return parse(json, error);
+}
+
+mcsa_status dit_json_open_in(dit_json *json, const char *dir, const char *name, mcsa_error *error)
+{
+    json->root = NULL;
+    if (snprintf(json->path, DIT_MAX_PATH, "%s/%s", dir, name) >= DIT_MAX_PATH)
+        return mcsa_fail(error, MCSA_EINVAL, "the path %.80s... is too long", dir);
+    return parse(json, error);
 }
 
 const cJSON *dit_json_get(const dit_json *json, const char *key)

@@ -10,12 +10,15 @@
 
 #include <cjson/cJSON.h>
 
+enum { DIT_MAX_PATH = 4096 };
+
 typedef struct dit_json {
-    cJSON *root;      /* an object; freed with cJSON_Delete */
-    const char *path; /* for sentences; borrowed */
+    cJSON *root; /* an object; freed with cJSON_Delete */
+    char path[DIT_MAX_PATH];
 } dit_json;
 
 mcsa_status dit_json_open(dit_json *json, const char *path, mcsa_error *error);
+mcsa_status dit_json_open_in(dit_json *json, const char *dir, const char *name, mcsa_error *error); /* dir/name */
 
 /* The value of `key`, or NULL when it is absent or null. */
 const cJSON *dit_json_get(const dit_json *json, const char *key);

@@ -22,8 +22,7 @@
 
 enum {
     MAX_HEADER_BYTES = 100 << 20, /* the limit of the format's own reader */
-    MAX_SHARDS = 4096,
-    MAX_PATH = 4096
+    MAX_SHARDS = 4096
 };
 
 typedef struct shard {
@@ -205,11 +204,11 @@ static mcsa_status sort_tensors(dit_tensors *tensors, const char *path, mcsa_err
 
 /* The shards lie beside the index under plain file names; a name with a slash could point anywhere and is
  * refused. */
-static mcsa_status shard_path(char path[MAX_PATH], const char *index_path, const char *file, mcsa_error *error)
+static mcsa_status shard_path(char path[DIT_MAX_PATH], const char *index_path, const char *file, mcsa_error *error)
 {
     const char *slash = strrchr(index_path, '/');
     int folder = slash ? (int)(slash - index_path) + 1 : 0;
-    if (strchr(file, '/') || snprintf(path, MAX_PATH, "%.*s%s", folder, index_path, file) >= MAX_PATH)
+    if (strchr(file, '/') || snprintf(path, DIT_MAX_PATH, "%.*s%s", folder, index_path, file) >= DIT_MAX_PATH)
         return mcsa_fail(error, MCSA_EFORMAT, "%s: shard %.80s is not a plain file name", index_path, file);
     return MCSA_OK;
 }
@@ -233,7 +232,7 @@ static mcsa_status add_indexed(dit_tensors *tensors, const dit_json *index, mcsa
         if (is_open(tensors, entry->valuestring)) continue;
         if (tensors->shard_count == MAX_SHARDS)
             return mcsa_fail(error, MCSA_EUNSUPPORTED, "%s names more than %d shards", index->path, MAX_SHARDS);
-        char path[MAX_PATH];
+        char path[DIT_MAX_PATH];
         TRY(shard_path(path, index->path, entry->valuestring, error));
         TRY(add_shard(tensors, path, entry->valuestring, error));
     }
@@ -244,21 +243,21 @@ static mcsa_status add_indexed(dit_tensors *tensors, const dit_json *index, mcsa
     return MCSA_OK;
 }
 
-static mcsa_status resolve(char path[MAX_PATH], const char *given, mcsa_error *error)
+static mcsa_status resolve(char path[DIT_MAX_PATH], const char *given, mcsa_error *error)
 {
     static const char *const names[] = { "diffusion_pytorch_model.safetensors", "model.safetensors",
                                          "diffusion_pytorch_model.safetensors.index.json",
                                          "model.safetensors.index.json" };
     struct stat info;
     if (stat(given, &info) != 0) return mcsa_fail(error, MCSA_EIO, "cannot open %s: %s", given, strerror(errno));
-    int length = snprintf(path, MAX_PATH, "%s", given);
+    int length = snprintf(path, DIT_MAX_PATH, "%s", given);
     for (size_t i = 0; S_ISDIR(info.st_mode) && i < sizeof names / sizeof *names; i++) {
-        length = snprintf(path, MAX_PATH, "%s/%s", given, names[i]);
-        if (length < MAX_PATH && access(path, F_OK) == 0) return MCSA_OK;
+        length = snprintf(path, DIT_MAX_PATH, "%s/%s", given, names[i]);
+        if (length < DIT_MAX_PATH && access(path, F_OK) == 0) return MCSA_OK;
     }
     if (S_ISDIR(info.st_mode))
         return mcsa_fail(error, MCSA_EIO, "%s holds neither %s nor %s, nor an index of one", given, names[0], names[1]);
-    if (length >= MAX_PATH) return mcsa_fail(error, MCSA_EINVAL, "the path %.80s... is too long", given);
+    if (length >= DIT_MAX_PATH) return mcsa_fail(error, MCSA_EINVAL, "the path %.80s... is too long", given);
     return MCSA_OK;
 }
 
@@ -270,7 +269,7 @@ static int ends_with(const char *text, const char *ending)
 
 mcsa_status dit_tensors_open(dit_tensors **out, const char *given, mcsa_error *error)
 {
-    char path[MAX_PATH];
+    char path[DIT_MAX_PATH];
     mcsa_status status;
     *out = NULL;
     TRY(resolve(path, given, error));

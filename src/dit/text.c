@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PATH = 4096, MAX_ROWS = 4096, MAX_WINDOW = 64, MAX_WIDTH = 1 << 16, MAX_VOCABULARY = 1 << 20 };
+enum { MAX_ROWS = 4096, MAX_WINDOW = 64, MAX_WIDTH = 1 << 16, MAX_VOCABULARY = 1 << 20 };
 
 struct dit_text {
     int rows, reach, width, vocabulary; /* reach: words to either side that a row sees */
@@ -69,16 +69,16 @@ static mcsa_status read_table(float **out, const dit_tensors *tensors, const cha
     return MCSA_OK;
 }
 
-static mcsa_status read_config(dit_text *text, const char *path, mcsa_error *error)
+static mcsa_status read_config(dit_text *text, const char *dir, mcsa_error *error)
 {
     dit_json config;
-    TRY(dit_json_open(&config, path, error));
+    TRY(dit_json_open_in(&config, dir, "config.json", error));
     text->config = config.root;
     TRY(dit_json_int(&config, "max_words", 1, MAX_ROWS, &text->rows, error));
     TRY(dit_json_int(&config, "window", 0, MAX_WINDOW, &text->reach, error));
     TRY(dit_json_int(&config, "width", 1, MAX_WIDTH, &text->width, error));
     if (!text->rows || text->reach < 0 || !text->width)
-        return mcsa_fail(error, MCSA_EFORMAT, "%s lacks max_words, window or width", path);
+        return mcsa_fail(error, MCSA_EFORMAT, "%s lacks max_words, window or width", config.path);
     return read_vocabulary(text, &config, error);
 }
 
@@ -95,14 +95,11 @@ static mcsa_status read_tables(dit_text *text, const char *dir, mcsa_error *erro
 
 mcsa_status dit_text_open(dit_text **out, const char *dir, mcsa_error *error)
 {
-    char path[MAX_PATH];
     *out = NULL;
-    if (snprintf(path, sizeof path, "%s/config.json", dir) >= MAX_PATH)
-        return mcsa_fail(error, MCSA_EINVAL, "the path %.80s... is too long", dir);
     dit_text *text = calloc(1, sizeof *text);
     if (!text) return mcsa_fail(error, MCSA_ENOMEM, "no memory for the text encoder");
     text->reach = -1;
-    mcsa_status status = read_config(text, path, error);
+    mcsa_status status = read_config(text, dir, error);
     if (status == MCSA_OK) status = read_tables(text, dir, error);
     if (status != MCSA_OK) {
         dit_text_free(text);

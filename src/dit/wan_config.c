@@ -109,10 +109,10 @@ static mcsa_status read_fields(dit_wan_config *config, const dit_json *json, mcs
     return MCSA_OK;
 }
 
-mcsa_status dit_wan_config_read(dit_wan_config *config, const char *path, mcsa_error *error)
+mcsa_status dit_wan_config_read(dit_wan_config *config, const char *dir, mcsa_error *error)
 {
     dit_json json;
-    TRY(dit_json_open(&json, path, error));
+    TRY(dit_json_open_in(&json, dir, "config.json", error));
     mcsa_status status = read_fields(config, &json, error);
     cJSON_Delete(json.root);
     return status;

@@ -4,8 +4,8 @@
 
 #include "wan.h"
 
-/* Absent keys take Diffusers' defaults.  Image conditioning, other classes and other norms are
+/* Reads dir/config.json.  Absent keys take Diffusers' defaults.  Image conditioning, other classes and other norms are
  * MCSA_EUNSUPPORTED. */
-mcsa_status dit_wan_config_read(dit_wan_config *config, const char *path, mcsa_error *error);
+mcsa_status dit_wan_config_read(dit_wan_config *config, const char *dir, mcsa_error *error);
 
 #endif

@@ -10,10 +10,7 @@
 #include "wan_weights.h"
 
 #include <omp.h>
-#include <stdio.h>
 #include <stdlib.h>
-
-enum { MAX_PATH = 4096 };
 
 /* Up to 3 linear layers that share their input become one, outputs side by side. */
 typedef struct stack {
@@ -162,14 +159,11 @@ done:
 
 static mcsa_status load(dit_wan *model, const char *dir, const dit_wan_options *options, mcsa_error *error)
 {
-    char path[MAX_PATH];
     dit_tensors *tensors = NULL;
     mcsa_machine machine = { .size = sizeof machine };
     if (options->threads < 0)
         return mcsa_fail(error, MCSA_EINVAL, "threads is %d; 0 means all of this machine's", options->threads);
-    if (snprintf(path, sizeof path, "%s/config.json", dir) >= MAX_PATH)
-        return mcsa_fail(error, MCSA_EINVAL, "the path %.80s... is too long", dir);
-    TRY(dit_wan_config_read(&model->config, path, error));
+    TRY(dit_wan_config_read(&model->config, dir, error));
     TRY(mcsa_machine_read(&machine));
     if (options->isa > machine.isa)
         return mcsa_fail(error, MCSA_EUNSUPPORTED, "this machine has no %s; its best is %s",
