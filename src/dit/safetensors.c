@@ -34,9 +34,9 @@ typedef struct shard {
 
 struct dit_tensors {
     shard *shards;
-    int shard_count, shard_room;
+    int shard_count;
     dit_tensor *items; /* sorted by name */
-    int count, room;
+    int count;
 };
 
 static size_t element_bytes(mcsa_dtype dtype)
@@ -118,15 +118,14 @@ static mcsa_status parse_tensor(const cJSON *entry, const unsigned char *data, i
     return MCSA_OK;
 }
 
-static mcsa_status grow(void **items, int *room, int count, size_t item_bytes, mcsa_error *error)
+static mcsa_status reserve(dit_tensors *tensors, int shards, int items, mcsa_error *error)
 {
-    if (count < *room) return MCSA_OK;
-    int want = *room ? 2 * *room : 16;
-    void *bigger = realloc(*items, (size_t)want * item_bytes);
-    if (!bigger) return mcsa_fail(error, MCSA_ENOMEM, "no memory for a table of %d tensors", want);
-    *items = bigger;
-    *room = want;
-    return MCSA_OK;
+    shard *more_shards = realloc(tensors->shards, (size_t)shards * sizeof *more_shards);
+    if (more_shards) tensors->shards = more_shards;
+    dit_tensor *more_items = realloc(tensors->items, (size_t)items * sizeof *more_items);
+    if (more_items) tensors->items = more_items;
+    if (more_shards && more_items) return MCSA_OK;
+    return mcsa_fail(error, MCSA_ENOMEM, "no memory for a table of %d tensors", items);
 }
 
 static mcsa_status map_file(shard *s, const char *path, mcsa_error *error)
@@ -159,7 +158,7 @@ done:
 
 static mcsa_status add_shard(dit_tensors *tensors, const char *path, const char *file, mcsa_error *error)
 {
-    TRY(grow((void **)&tensors->shards, &tensors->shard_room, tensors->shard_count, sizeof *tensors->shards, error));
+    TRY(reserve(tensors, tensors->shard_count + 1, tensors->count + 1, error));
     shard *s = &tensors->shards[tensors->shard_count++];
     *s = (shard){ .file = file };
     TRY(map_file(s, path, error));
@@ -177,11 +176,11 @@ static mcsa_status add_shard(dit_tensors *tensors, const char *path, const char 
 
     const unsigned char *data = bytes + 8 + header_bytes;
     int64_t data_bytes = (int64_t)(s->bytes - 8 - (size_t)header_bytes);
+    TRY(reserve(tensors, tensors->shard_count, tensors->count + cJSON_GetArraySize(s->header) + 1, error));
     const cJSON *entry;
     cJSON_ArrayForEach(entry, s->header)
     {
         if (!strcmp(entry->string, "__metadata__")) continue;
-        TRY(grow((void **)&tensors->items, &tensors->room, tensors->count, sizeof *tensors->items, error));
         TRY(parse_tensor(entry, data, data_bytes, &tensors->items[tensors->count], path, error));
         tensors->count++;
     }
