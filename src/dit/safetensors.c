@@ -118,14 +118,25 @@ static mcsa_status parse_tensor(const cJSON *entry, const unsigned char *data, i
     return MCSA_OK;
 }
 
-static mcsa_status reserve(dit_tensors *tensors, int shards, int items, mcsa_error *error)
+static mcsa_status next_shard(shard **out, dit_tensors *tensors, mcsa_error *error)
 {
-    shard *more_shards = realloc(tensors->shards, (size_t)shards * sizeof *more_shards);
-    if (more_shards) tensors->shards = more_shards;
-    dit_tensor *more_items = realloc(tensors->items, (size_t)items * sizeof *more_items);
-    if (more_items) tensors->items = more_items;
-    if (more_shards && more_items) return MCSA_OK;
-    return mcsa_fail(error, MCSA_ENOMEM, "no memory for a table of %d tensors", items);
+    const int count = tensors->shard_count + 1;
+    shard *shards = realloc(tensors->shards, (size_t)count * sizeof *shards);
+    if (!shards) return mcsa_fail(error, MCSA_ENOMEM, "no memory for a table of %d shards", count);
+    tensors->shards = shards;
+    *out = &shards[tensors->shard_count++];
+    **out = (shard){ 0 };
+    return MCSA_OK;
+}
+
+static mcsa_status reserve_items(dit_tensors *tensors, int more, mcsa_error *error)
+{
+    const int count = tensors->count + more;
+    if (!more) return MCSA_OK;
+    dit_tensor *items = realloc(tensors->items, (size_t)count * sizeof *items);
+    if (!items) return mcsa_fail(error, MCSA_ENOMEM, "no memory for a table of %d tensors", count);
+    tensors->items = items;
+    return MCSA_OK;
 }
 
 static mcsa_status map_file(shard *s, const char *path, mcsa_error *error)
@@ -158,9 +169,9 @@ done:
 
 static mcsa_status add_shard(dit_tensors *tensors, const char *path, const char *file, mcsa_error *error)
 {
-    TRY(reserve(tensors, tensors->shard_count + 1, tensors->count + 1, error));
-    shard *s = &tensors->shards[tensors->shard_count++];
-    *s = (shard){ .file = file };
+    shard *s = NULL;
+    TRY(next_shard(&s, tensors, error));
+    s->file = file;
     TRY(map_file(s, path, error));
 
     const unsigned char *bytes = s->map;
@@ -176,7 +187,7 @@ static mcsa_status add_shard(dit_tensors *tensors, const char *path, const char 
 
     const unsigned char *data = bytes + 8 + header_bytes;
     int64_t data_bytes = (int64_t)(s->bytes - 8 - (size_t)header_bytes);
-    TRY(reserve(tensors, tensors->shard_count, tensors->count + cJSON_GetArraySize(s->header) + 1, error));
+    TRY(reserve_items(tensors, cJSON_GetArraySize(s->header), error));
     const cJSON *entry;
     cJSON_ArrayForEach(entry, s->header)
     {
