@@ -435,6 +435,79 @@ static inline int test_has(mcsa_isa isa)
     return 0;
 }
 
+/* The tables of kernels.h that this machine can run. */
+typedef struct test_table {
+    const char *name;
+    mcsa_kernels kernel;
+    mcsa_isa isa;
+} test_table;
+
+/* tables: [4].  Returns how many there are, and says which are missing. */
+static inline size_t test_tables(test_table *tables)
+{
+    static const char *const names[] = { "", "scalar", "avx2", "avx512bf16, float words" };
+    size_t count = 0;
+    for (size_t l = 0; l < TEST_COUNT(test_levels); l++) {
+        mcsa_kernel_set set;
+        if (!test_has(test_levels[l])) continue;
+        mcsa_kernels_fill(&set, test_levels[l]);
+        tables[count++] = (test_table){ names[test_levels[l]], set.f32, set.isa };
+        if (set.bf16.word_elements == 2)
+            tables[count++] = (test_table){ "avx512bf16, bf16 pairs", set.bf16, set.isa };
+    }
+    return count;
+}
+
+/* An array of `count` words between canaries; index 0 is the first word behind the front canary. */
+static inline void *test_words(size_t count)
+{
+    uint32_t *words = test_alloc(sizeof *words * (count + 32));
+    memset(words, TEST_CANARY_BYTE, sizeof *words * (count + 32));
+    return words + 16;
+}
+
+static inline void test_words_free(const void *data, size_t count)
+{
+    const uint32_t *words = (const uint32_t *)data - 16;
+    const unsigned char *front = (const unsigned char *)words,
+                        *back = (const unsigned char *)(words + 16 + count);
+    for (int i = 0; i < 64; i++) {
+        assert_int_equal(front[i], TEST_CANARY_BYTE);
+        assert_int_equal(back[i], TEST_CANARY_BYTE);
+    }
+    free((uint32_t *)(uintptr_t)words);
+}
+
+/* Element t of column i in words [depth, columns] of one float or two bf16 that are neighbours along the
+ * depth. */
+static inline void test_put(const test_table *table, uint32_t *words, int t, int i, int columns, double x)
+{
+    int pair = table->kernel.word_elements;
+    uint32_t *word = words + (ptrdiff_t)(t / pair) * columns + i;
+    float f = (float)x;
+    if (pair == 1)
+        memcpy(word, &f, sizeof f);
+    else
+        memcpy((uint16_t *)(void *)word + t % 2, &(uint16_t){ mcsa_to_bf16(f) }, 2);
+}
+
+static inline double test_take(const test_table *table, const uint32_t *words, int t, int i, int columns)
+{
+    int pair = table->kernel.word_elements;
+    const uint32_t *word = words + (ptrdiff_t)(t / pair) * columns + i;
+    float f;
+    uint16_t half;
+    memcpy(&f, word, sizeof f);
+    memcpy(&half, (const uint16_t *)(const void *)word + t % 2, sizeof half);
+    return (double)(pair == 1 ? f : mcsa_from_bf16(half));
+}
+
+/* Words along the depth. */
+static inline int test_depth(const test_table *table, int elements)
+{
+    return (elements + table->kernel.word_elements - 1) / table->kernel.word_elements;
+}
+
 typedef struct test_heap {
     int64_t calls, blocks, bytes; /* asked for so far; held now */
     int64_t fail_at;              /* this call fails, counted from 1; 0: none */
