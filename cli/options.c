@@ -89,12 +89,12 @@ static mcsa_status parse_seed(const option *o, const char *text, uint64_t *out, 
 static mcsa_status parse_real(const option *o, const char *text, float *out, mcsa_error *error)
 {
     char *end;
-    double number = strtod(text, &end);
+    float number = strtof(text, &end); /* compared as it is kept: 1e-60 is 0 */
     int below = o->above_min ? number <= o->min : number < o->min;
     if (end == text || *end || !isfinite(number) || below || number > o->max)
         return mcsa_fail(error, MCSA_EINVAL, "--%s takes a number %s %g and at most %g, not '%.64s'", o->name,
                          o->above_min ? "above" : "of at least", o->min, o->max, text);
-    *out = (float)number;
+    *out = number;
     return MCSA_OK;
 }
 
