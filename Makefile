@@ -4,13 +4,14 @@ MODEL      := models/tiny-t2v
 PROMPT     := a red star orbits over a blue checker background, camera pans left
 DEMO_FLAGS :=
 PREFIX     := /usr/local
+FUZZ_SECONDS := 600
 JOBS       := $(shell nproc 2>/dev/null || echo 2)
 MAKEFLAGS  += --no-print-directory
 
 configure = cmake --preset $(1) >/dev/null
 compile   = cmake --build --preset $(1) --parallel $(JOBS)
 
-.PHONY: help demo build test asan tsan install clean dependencies
+.PHONY: help demo build test asan tsan fuzz install clean dependencies
 
 help:
 	@echo "make demo      install what is missing, build, generate a clip with dense attention and with MC-Sparse;"
@@ -19,6 +20,7 @@ help:
 	@echo "make test      build, then run all tests"
 	@echo "make asan      the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan      the tests under ThreadSanitizer (clang)"
+	@echo "make fuzz      every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS) under both sanitizers (clang)"
 	@echo "make install   header, library, command, find_package and pkg-config files to PREFIX ($(PREFIX))"
 	@echo "make clean     remove build/ and demo/"
 
@@ -52,6 +54,12 @@ tsan:
 	$(call configure,tsan)
 	$(call compile,tsan)
 	ctest --preset tsan
+
+fuzz:
+	@scripts/dependencies.sh --sanitizers
+	$(call configure,fuzz)
+	$(call compile,fuzz)
+	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 install: build
 	cmake --install build/release --prefix $(PREFIX)
