@@ -3,13 +3,6 @@
  * R3, R4, R10, T5. */
 #include "test.h"
 
-/* Relative L2 over all elements of a call, recorded on 2026-11-30 (gcc 12, Zen 5) with a factor of two to
- * spare: float is limited by exp2 (2e-7), 16-bit dtypes by the rounding of out. */
-static double ceiling_of(mcsa_dtype dtype)
-{
-    return dtype == MCSA_F32 ? 1e-6 : dtype == MCSA_F16 ? 5e-4 : 5e-3;
-}
-
 static void judge_shape(mcsa_isa isa, mcsa_dtype dtype, const int shape[4], test_layout layout)
 {
     mcsa_config config = { .steps = 1, .layers = 1, .isa = isa };
@@ -26,7 +19,7 @@ static void judge_shape(mcsa_isa isa, mcsa_dtype dtype, const int shape[4], test
     test_judge_out(&out, &c, &r, &rounding);
     for (size_t i = 0; i < rows; i++)
         test_judge(&sums, (double)lse[i + 1], r.lse[i], r.lse_bound[i], (int64_t)i, 0, 0);
-    test_report(&out, ceiling_of(dtype), "%s %s H %d N %d M %d D %d layout %d", mcsa_isa_name(isa),
+    test_report(&out, test_ceiling(dtype), "%s %s H %d N %d M %d D %d layout %d", mcsa_isa_name(isa),
                 test_dtype_name(dtype), c.H, c.N, c.M, c.D, (int)layout);
     test_report(&sums, 1e-6, "  its log-sum-exp");
     assert_int_equal(test_damage(&c.out), 0);
@@ -104,7 +97,7 @@ static void long_sequences_by_sampled_rows(void **state)
         test_worst out = { 0 };
         assert_int_equal(mcsa_attend_dense(run, &c.q.view, &c.k.view, &c.v.view, &c.out.view, NULL), MCSA_OK);
         test_judge_out(&out, &c, &r, &rounding);
-        test_report(&out, ceiling_of(MCSA_BF16), "%s bf16, 12345 keys", mcsa_isa_name(test_levels[l]));
+        test_report(&out, test_ceiling(MCSA_BF16), "%s bf16, 12345 keys", mcsa_isa_name(test_levels[l]));
         test_reference_free(&r);
         test_call_free(&c);
         mcsa_run_free(run);

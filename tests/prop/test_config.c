@@ -82,7 +82,8 @@ static void the_configuration_may_grow(void **state)
         unsigned char later[32];
     } newer = { .known = { .size = sizeof newer, .steps = 3, .layers = 2 } };
     char error[256], place[64];
-    mcsa_run *run = test_run(&newer.known);
+    mcsa_run *run = NULL;
+    assert_int_equal(mcsa_run_create(&run, &newer.known, error, sizeof error), MCSA_OK);
     mcsa_run_free(run);
     newer.later[5] = 1;
     assert_int_equal(mcsa_run_create(&run, &newer.known, error, sizeof error), MCSA_EUNSUPPORTED);
@@ -93,7 +94,7 @@ static void the_configuration_may_grow(void **state)
     older.density = NAN; /* beyond size: not read */
     older.threads = -1;
     older.allocator.alloc = test_heap_alloc;
-    run = test_run(&older);
+    assert_int_equal(mcsa_run_create(&run, &older, error, sizeof error), MCSA_OK);
     mcsa_stats stats = { .size = sizeof stats };
     assert_int_equal(mcsa_run_stats(run, &stats), MCSA_OK);
     assert_true(fabs(stats.density_requested - 0.1) < 1e-7); /* 0.10f */

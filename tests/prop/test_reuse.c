@@ -55,7 +55,7 @@ static void t1_r9_keep_all_equals_dense(void **state)
             assert_attends(run, 1, 0, 0, &c);
             test_reference r = test_reference_make(&c, (double)(1 / sqrtf(40)), NULL, &rounding);
             test_judge_out(&out, &c, &r, &rounding);
-            test_report(&out, test_dtypes[t] == MCSA_F32 ? 1e-6 : 5e-3, "%s %s keep all, against double",
+            test_report(&out, test_ceiling(test_dtypes[t]), "%s %s keep all, against double",
                         mcsa_isa_name(test_levels[l]), test_dtype_name(test_dtypes[t]));
             test_tensor kept = test_tensor_make(2, 201, 40, test_dtypes[t], TEST_HND);
             test_copy(&kept.view, &c.out.view);
@@ -127,7 +127,7 @@ static void sparse_output_is_attention_over_the_kept_keys(void **state)
                 test_reference r = test_reference_make(&c, (double)(1 / sqrtf((float)c.D)), kept, &rounding);
                 test_worst out = { 0 };
                 test_judge_out(&out, &c, &r, &rounding);
-                test_report(&out, test_dtypes[t] == MCSA_F32 ? 1e-6 : 5e-3, "%s %s N %d D %d C %d K %d",
+                test_report(&out, test_ceiling(test_dtypes[t]), "%s %s N %d D %d C %d K %d",
                             mcsa_isa_name(test_levels[l]), test_dtype_name(test_dtypes[t]), c.N, c.D, s->C,
                             s->K);
                 assert_int_equal(test_damage(&c.out), 0);
