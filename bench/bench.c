@@ -3,6 +3,8 @@
 
 #include "base/clock.h"
 
+#include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +13,19 @@ bench_case *bench_add(bench_table *table, const char *label)
     bench_case *added = &table->cases[table->count++];
     memset(added, 0, sizeof *added);
     snprintf(added->label, sizeof added->label, "%s", label);
+    added->peak = table->peak;
     added->density = 1;
     return added;
+}
+
+void bench_figure_add(bench_table *table, double value, const char *format, ...)
+{
+    bench_figure *figure = &table->figures[table->figure_count++];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(figure->name, sizeof figure->name, format, arguments);
+    va_end(arguments);
+    figure->value = value;
 }
 
 static int ascending(const void *a, const void *b)
@@ -21,69 +34,128 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* sorted: [count] */
+static double quantile(const double *sorted, int count, double share)
+{
+    double place = share * (count - 1);
+    int below = (int)place, above = below + 1 < count ? below + 1 : below;
+    return sorted[below] + (place - below) * (sorted[above] - sorted[below]);
+}
+
+void bench_summarise(bench_case *one, double *seconds, int count)
+{
+    qsort(seconds, (size_t)count, sizeof *seconds, ascending);
+    one->median_s = quantile(seconds, count, 0.5);
+    one->spread = (quantile(seconds, count, 0.75) - quantile(seconds, count, 0.25)) / fabs(one->median_s);
+}
+
+/* round: the seconds of all cases so far */
+static double measure(const bench_case *one, const double *round)
+{
+    if (one->stage) return *one->stage;
+    if (!one->run) return round[one->whole] - round[one->part];
+    double begin = mcsa_seconds();
+    one->run(one->context);
+    return mcsa_seconds() - begin;
+}
+
 mcsa_status bench_run(bench_table *table, int repeats, mcsa_error *error)
 {
     double *seconds = calloc((size_t)table->count * (size_t)repeats, sizeof *seconds); /* [cases, repeats] */
+    double round[BENCH_CASES] = { 0 };
     if (!seconds) return mcsa_fail(error, MCSA_ENOMEM, "no memory for %d cases of %d times", table->count, repeats);
-    for (int round = -1; round < repeats; round++)
+    for (int r = -1; r < repeats; r++)
         for (int c = 0; c < table->count; c++) {
-            bench_case *one = &table->cases[c];
-            if (one->wrong) continue;
-            double begin = mcsa_seconds();
-            one->run(one->context);
-            if (round >= 0) seconds[c * repeats + round] = mcsa_seconds() - begin;
+            if (table->cases[c].wrong) continue;
+            round[c] = measure(&table->cases[c], round);
+            if (r >= 0) seconds[c * repeats + r] = round[c];
         }
-    for (int c = 0; c < table->count; c++) {
-        double *s = seconds + c * repeats;
-        qsort(s, (size_t)repeats, sizeof *s, ascending);
-        table->cases[c].median_s = s[repeats / 2];
-        table->cases[c].spread = s[repeats / 2] > 0 ? (s[repeats * 3 / 4] - s[repeats / 4]) / s[repeats / 2] : 0;
-    }
+    for (int c = 0; c < table->count; c++)
+        if (!table->cases[c].wrong) bench_summarise(&table->cases[c], seconds + c * repeats, repeats);
     free(seconds);
     return MCSA_OK;
 }
 
+double bench_speedup(const bench_table *table, const bench_case *one)
+{
+    const bench_case *base = &table->cases[one->base];
+    return one->wrong || base->wrong || one->median_s == 0 ? 0 : base->median_s / one->median_s;
+}
+
+static double share_of_base(const bench_table *table, const bench_case *one)
+{
+    const bench_case *base = &table->cases[one->base];
+    return one->wrong || base->wrong || base->median_s == 0 ? 0 : one->median_s / base->median_s;
+}
+
+static void print_row(const bench_table *table, const bench_case *one, FILE *out)
+{
+    char rate[16] = "", peak[16] = "";
+    if (one->operations > 0) {
+        snprintf(rate, sizeof rate, "%.0f", 1e-9 * one->operations / one->median_s);
+        if (one->peak > 0) snprintf(peak, sizeof peak, "%.1f%%", 100 * one->operations / one->median_s / one->peak);
+    }
+    fprintf(out, "%-34s %10.3f %6.1f%% %9s %7s", one->label, 1e3 * one->median_s, 100 * one->spread, rate, peak);
+    double speedup = bench_speedup(table, one);
+    if (table->share)
+        fprintf(out, " %9.2f%%\n", 100 * share_of_base(table, one));
+    else
+        fprintf(out, " %8.2fx %6.3f\n", speedup, speedup * one->density);
+}
+
 void bench_print(const bench_table *table, FILE *out)
 {
-    fprintf(out, "%s\n%-28s %10s %7s %9s %7s %9s %6s\n", table->title, "", "median ms", "spread", "GFLOP/s", "of peak",
-            "speed-up", "x s");
-    for (int c = 0; c < table->count; c++) {
-        const bench_case *one = &table->cases[c];
-        if (one->wrong) {
-            fprintf(out, "%-28s wrong answer, not timed\n", one->label);
-            continue;
-        }
-        double rate = one->operations / one->median_s, speedup = table->cases[0].median_s / one->median_s;
-        fprintf(out, "%-28s %10.3f %6.1f%% %9.0f", one->label, 1e3 * one->median_s, 100 * one->spread, 1e-9 * rate);
-        if (table->peak > 0)
-            fprintf(out, " %6.1f%%", 100 * rate / table->peak);
+    fprintf(out, "%s\n%-34s %10s %7s %9s %7s", table->title, "", "median ms", "spread", "GFLOP/s", "of peak");
+    if (table->share)
+        fprintf(out, " %10s\n", table->share);
+    else
+        fprintf(out, " %9s %6s\n", "speed-up", "x s");
+    for (int c = 0; c < table->count; c++)
+        if (table->cases[c].wrong)
+            fprintf(out, "%-34s wrong answer, not timed\n", table->cases[c].label);
         else
-            fprintf(out, " %7s", "");
-        fprintf(out, " %8.2fx %6.3f\n", speedup, speedup * one->density);
+            print_row(table, &table->cases[c], out);
+    for (int f = 0; f < table->figure_count; f++)
+        fprintf(out, "%-70s %12.4g\n", table->figures[f].name, table->figures[f].value);
+}
+
+static void add_numbers(cJSON *row, const bench_table *table, const bench_case *one)
+{
+    cJSON_AddNumberToObject(row, "density", one->density);
+    if (one->tokens) cJSON_AddNumberToObject(row, "tokens", one->tokens);
+    if (one->threads) cJSON_AddNumberToObject(row, "threads", one->threads);
+    if (one->wrong) return;
+    cJSON_AddNumberToObject(row, "median_ms", 1e3 * one->median_s);
+    cJSON_AddNumberToObject(row, "spread", one->spread);
+    if (one->operations > 0) {
+        double rate = one->operations / one->median_s;
+        cJSON_AddNumberToObject(row, "gflops", 1e-9 * rate);
+        if (one->peak > 0) {
+            cJSON_AddNumberToObject(row, "peak_gflops", 1e-9 * one->peak);
+            cJSON_AddNumberToObject(row, "of_peak", rate / one->peak);
+        }
     }
+    cJSON_AddStringToObject(row, "base", table->cases[one->base].label);
+    cJSON_AddNumberToObject(row, "speedup", bench_speedup(table, one));
+    cJSON_AddNumberToObject(row, "share", share_of_base(table, one));
 }
 
 cJSON *bench_json(const bench_table *table)
 {
-    cJSON *root = cJSON_CreateObject(), *rows = cJSON_CreateArray();
-    cJSON_AddStringToObject(root, "title", table->title);
-    cJSON_AddNumberToObject(root, "peak_gflops", 1e-9 * table->peak);
-    for (int c = 0; c < table->count; c++) {
+    cJSON *root = cJSON_CreateObject(), *rows = cJSON_AddArrayToObject(root, "rows");
+    cJSON *figures = cJSON_AddObjectToObject(root, "figures");
+    int complete = cJSON_AddStringToObject(root, "title", table->title) && rows && figures;
+    for (int c = 0; c < table->count && complete; c++) {
         const bench_case *one = &table->cases[c];
         cJSON *row = cJSON_CreateObject();
-        cJSON_AddStringToObject(row, "case", one->label);
-        cJSON_AddBoolToObject(row, "correct", !one->wrong);
-        cJSON_AddNumberToObject(row, "density", one->density);
-        if (!one->wrong) {
-            cJSON_AddNumberToObject(row, "median_ms", 1e3 * one->median_s);
-            cJSON_AddNumberToObject(row, "spread", one->spread);
-            cJSON_AddNumberToObject(row, "gflops", 1e-9 * one->operations / one->median_s);
-            cJSON_AddNumberToObject(row, "speedup", table->cases[0].median_s / one->median_s);
-        }
-        if (!cJSON_AddItemToArray(rows, row)) cJSON_Delete(row);
+        if (!cJSON_AddItemToArray(rows, row)) break;
+        complete =
+            cJSON_AddStringToObject(row, "case", one->label) && cJSON_AddBoolToObject(row, "correct", !one->wrong);
+        add_numbers(row, table, one);
     }
-    if (cJSON_AddItemToObject(root, "rows", rows)) return root;
-    cJSON_Delete(rows);
+    for (int f = 0; f < table->figure_count && complete; f++)
+        complete = cJSON_AddNumberToObject(figures, table->figures[f].name, table->figures[f].value) != NULL;
+    if (complete) return root;
     cJSON_Delete(root);
     return NULL;
 }

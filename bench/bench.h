@@ -6,61 +6,65 @@
 #ifndef MCSA_BENCH_BENCH_H
 #define MCSA_BENCH_BENCH_H
 
-#include "core/backend.h"
+#include "base/status.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
-enum { BENCH_CASES = 32, BENCH_REPEATS_MAX = 1000 };
+enum { BENCH_CASES = 64, BENCH_FIGURES = 16, BENCH_REPEATS_MAX = 1000 };
 
+/* A row is timed (run), or a stage that the latest run of a case above measured itself (stage), or the difference of
+ * two cases above, round by round (whole and part). */
 typedef struct bench_case {
-    char label[40];
+    char label[48];
     void (*run)(void *context);
     void *context;
-    double operations;       /* floating-point operations that the answer needs */
+    const double *stage; /* seconds */
+    int whole, part;
+    int base;                /* the case whose time it is compared with */
+    int tokens, threads;     /* 0: those of the title */
+    double operations;       /* floating-point operations that the answer needs; 0: not counted */
+    double peak;             /* operations per second; 0: unknown */
     double density;          /* s: pairs computed over all pairs; 1 for dense */
     int wrong;               /* the gate failed: not timed */
     double median_s, spread; /* spread: (third - first quartile) / median */
 } bench_case;
 
+/* A number that is no time: "variance in groups / in file order", 0.61. */
+typedef struct bench_figure {
+    char name[80];
+    double value;
+} bench_figure;
+
 typedef struct bench_table {
     const char *title;
-    double peak; /* operations per second, for the last column but two; 0: unknown */
-    int count;
+    const char
+        *share;  /* heading of a last column with the share of the base's time; NULL: speed-up, and that times s */
+    double peak; /* of new cases */
+    int count, figure_count;
     bench_case cases[BENCH_CASES];
+    bench_figure figures[BENCH_FIGURES];
 } bench_table;
 
-/* The new last case, zeroed but for its label. */
+/* The new last case: its base is case 0, its peak the table's, its density 1, and the rest zero. */
 bench_case *bench_add(bench_table *table, const char *label);
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+void bench_figure_add(bench_table *table, double value, const char *format, ...);
 
 /* Times every case that is not wrong: one warm-up each, then `repeats` rounds. */
 mcsa_status bench_run(bench_table *table, int repeats, mcsa_error *error);
 
-/* Columns: median, spread, GFLOP/s, share of peak, speed-up over the first case, and that times s (1: ideal). */
+/* Sorts `seconds` [count] and fills median and spread; quartiles between two values are interpolated. */
+void bench_summarise(bench_case *one, double *seconds, int count);
+
+/* Time of the base over the time of `one`; 0 when either was not timed. */
+double bench_speedup(const bench_table *table, const bench_case *one);
+
+/* Columns: median, spread, GFLOP/s, share of peak, and what bench_table.share says. */
 void bench_print(const bench_table *table, FILE *out);
 cJSON *bench_json(const bench_table *table); /* NULL without memory */
-
-/* One attention problem with normally distributed q, k, v, and the backend's state to run it on. */
-typedef struct bench_problem {
-    mcsa_qkv x;
-    mcsa_tensor q, k, v, out; /* [H, N, D] */
-    mcsa_memory memory;
-    mcsa_block block; /* of the tensors and lse */
-    float *lse;       /* [H, N] */
-    void *state;
-} bench_problem;
-
-typedef struct bench_shape {
-    int heads, tokens, dim, group, threads;
-    mcsa_dtype dtype;
-    mcsa_isa isa;
-} bench_shape;
-
-mcsa_status bench_problem_open(bench_problem *problem, const bench_shape *shape, mcsa_error *error);
-void bench_problem_close(bench_problem *problem);
-
-/* Compares sampled rows of out with attention in double over the kept keys (all when kept is NULL), by the bound of
- * docs/NUMERICS.md.  Returns the largest share of the bound that was used; above 1 is wrong. */
-double bench_check_rows(const bench_problem *problem, const mcsa_selection *selection);
 
 #endif

@@ -3,17 +3,38 @@
 #define MCSA_BENCH_SUITES_H
 
 #include "bench.h"
+#include "problem.h"
+
+enum { BENCH_DENSITIES = 8 };
 
 typedef struct bench_plan {
     bench_shape shape;
-    float densities[8];
+    float densities[BENCH_DENSITIES];
     int density_count, repeats;
+    int ffn;                   /* inner channels of the feed-forward layers: gemm */
+    const char *model;         /* directory, or NULL: model, scaling */
+    int frames, height, width; /* of the model's clip */
 } bench_plan;
 
 /* Dense attention, and token-sparse attention at each density with clustered and with scattered kept keys. */
 mcsa_status bench_attend(const bench_plan *plan, bench_table *table, mcsa_error *error);
 
-/* The parts of an anchor beside dense attention: grouping, selection, recording the residual; and a reuse step. */
-mcsa_status bench_anchor(const bench_plan *plan, bench_table *table, mcsa_error *error);
+/* Selection at the first density: the mass pass and top-K apart, against dense attention. */
+mcsa_status bench_select(const bench_plan *plan, bench_table *table, mcsa_error *error);
+
+/* Fast PDDP at half, once and twice the tokens, against dense attention, and what it does to the variance. */
+mcsa_status bench_group(const bench_plan *plan, bench_table *table, mcsa_error *error);
+
+/* A reuse step at the first density with every form of the residual, and what it costs beside the tiles. */
+mcsa_status bench_reuse(const bench_plan *plan, bench_table *table, mcsa_error *error);
+
+/* The linear layers of a block of heads x dim channels, BF16 and F32. */
+mcsa_status bench_gemm(const bench_plan *plan, bench_table *table, mcsa_error *error);
+
+/* A dense, an anchor and a reuse step of a model by stage, and the peak of resident memory. */
+mcsa_status bench_model(const bench_plan *plan, bench_table *table, mcsa_error *error);
+
+/* Attention, and the model's steps when there is one, over threads and over tokens. */
+mcsa_status bench_scaling(const bench_plan *plan, bench_table *table, mcsa_error *error);
 
 #endif

@@ -10,8 +10,8 @@
 #include <string.h>
 
 typedef struct settings {
-    int heads, tokens, dim, group, dtype, threads, isa, repeats;
-    const char *density, *json;
+    int heads, tokens, dim, group, ffn, dtype, threads, isa, repeats, frames, height, width;
+    const char *density, *json, *model;
 } settings;
 
 /* clang-format off */
@@ -25,6 +25,7 @@ static const option_choice isas[] = { { "auto", MCSA_ISA_AUTO },
 #define FIELD(name) .offset = offsetof(settings, name)
 
 static const option table[] = {
+    { .name = "Problem", .kind = OPTION_HEADING },
     { .name = "heads", .kind = OPTION_INT, FIELD(heads), .value = "H", .fallback = "3", .min = 1, .max = 1024,
       .help = "attention heads" },
     { .name = "tokens", .kind = OPTION_INT, FIELD(tokens), .value = "N", .fallback = "8192", .min = 1, .max = 1 << 20,
@@ -34,9 +35,21 @@ static const option table[] = {
     { .name = "group", .kind = OPTION_INT, FIELD(group), .value = "C", .fallback = "128", .min = 1, .max = 4096,
       .help = "queries per group" },
     { .name = "density", .kind = OPTION_TEXT, FIELD(density), .value = "S,S,...", .fallback = "0.15,0.25",
-      .help = "shares of the keys to keep; anchor uses the first" },
+      .help = "shares of the keys to keep; tables other than attend use the first" },
+    { .name = "ffn", .kind = OPTION_INT, FIELD(ffn), .value = "N", .fallback = "1536", .min = 1, .max = 1 << 20,
+      .help = "inner channels of the feed-forward layers: gemm" },
     { .name = "dtype", .kind = OPTION_CHOICE, FIELD(dtype), .choices = dtypes, .fallback = "bf16",
       .help = "of the tensors" },
+    { .name = "Model", .kind = OPTION_HEADING },
+    { .name = "model", .kind = OPTION_TEXT, FIELD(model), .value = "DIR",
+      .help = "directory of the model: model, scaling" },
+    { .name = "frames", .kind = OPTION_INT, FIELD(frames), .value = "N", .fallback = "16", .min = 1, .max = 4096,
+      .help = "of its clip" },
+    { .name = "height", .kind = OPTION_INT, FIELD(height), .value = "N", .fallback = "64", .min = 1, .max = 8192,
+      .help = "of its clip" },
+    { .name = "width", .kind = OPTION_INT, FIELD(width), .value = "N", .fallback = "64", .min = 1, .max = 8192,
+      .help = "of its clip" },
+    { .name = "Measuring", .kind = OPTION_HEADING },
     { .name = "repeats", .kind = OPTION_INT, FIELD(repeats), .value = "N", .fallback = "11", .min = 1,
       .max = BENCH_REPEATS_MAX, .help = "rounds over all rows of a table" },
     { .name = "threads", .kind = OPTION_INT, FIELD(threads), .value = "N", .min = 1, .max = 4096,
@@ -51,18 +64,34 @@ static const option table[] = {
 static const options_page page = {
     .command = "mcsa bench",
     .summary = "time the kernels on this machine, after checking their answers",
-    .synopsis = "attend|anchor [options]",
+    .synopsis = "attend|select|group|reuse|gemm|model|scaling [options]",
     .description =
         "attend: dense attention against token-sparse attention at matched densities, with clustered and "
         "scattered kept keys; x s is the speed-up times the density, 1 when sparse attention is as efficient "
         "as dense.\n\n"
-        "anchor: what an anchor step adds to dense attention, and a reuse step with its residual.\n\n"
+        "select: the mass pass and top-K of an anchor, against dense attention.\n\n"
+        "group: grouping at half, once and twice --tokens, against dense attention, and the variance left in "
+        "groups.\n\n"
+        "reuse: a reuse step with each form of the residual, and what it costs beside the attention.\n\n"
+        "gemm: the linear layers of a block of heads times dim channels.\n\n"
+        "model: a dense, an anchor and a reuse step of --model by stage, and the peak of resident memory.\n\n"
+        "scaling: attention, and steps of --model when given, over threads and over tokens.\n\n"
         "All rows of a table run in turn, round after round. A row whose answer is wrong is not timed, and the "
         "command then fails.",
     .options = table,
     .examples = "mcsa bench attend --tokens 8192 --density 0.15,0.25\n"
-                "    mcsa bench anchor --tokens 16384 --density 0.15 --json anchor.json\n",
+                "    mcsa bench select --tokens 16384 --density 0.15 --json select.json\n"
+                "    mcsa bench model --model models/tiny-t2v --frames 24 --height 96 --width 96\n",
 };
+
+static const struct suite {
+    const char *name;
+    mcsa_status (*run)(const bench_plan *plan, bench_table *table, mcsa_error *error);
+} suites[] = {
+    { "attend", bench_attend }, { "select", bench_select }, { "group", bench_group },     { "reuse", bench_reuse },
+    { "gemm", bench_gemm },     { "model", bench_model },   { "scaling", bench_scaling },
+};
+enum { SUITES = sizeof suites / sizeof suites[0] };
 
 static mcsa_status read_densities(const char *text, bench_plan *plan, mcsa_error *error)
 {
@@ -72,7 +101,8 @@ static mcsa_status read_densities(const char *text, bench_plan *plan, mcsa_error
         float density = strtof(at, &end);
         if (end == at || !(density > 0 && density <= 1))
             return mcsa_fail(error, MCSA_EINVAL, "--density %s: each must be above 0 and at most 1", text);
-        if (plan->density_count == 8) return mcsa_fail(error, MCSA_EINVAL, "--density %s: at most 8", text);
+        if (plan->density_count == BENCH_DENSITIES)
+            return mcsa_fail(error, MCSA_EINVAL, "--density %s: at most %d", text, BENCH_DENSITIES);
         plan->densities[plan->density_count++] = density;
         if (*end == '\0') return MCSA_OK;
         if (*end != ',')
@@ -92,7 +122,12 @@ static mcsa_status make_plan(const settings *set, bench_plan *plan, mcsa_error *
     int threads = set->threads ? set->threads : machine.threads;
     *plan =
         (bench_plan){ .shape = { set->heads, set->tokens, set->dim, set->group, threads, (mcsa_dtype)set->dtype, isa },
-                      .repeats = set->repeats };
+                      .repeats = set->repeats,
+                      .ffn = set->ffn,
+                      .model = set->model,
+                      .frames = set->frames,
+                      .height = set->height,
+                      .width = set->width };
     return read_densities(set->density, plan, error);
 }
 
@@ -114,26 +149,44 @@ static mcsa_status write_json(const bench_table *result, const char *path, mcsa_
     return staged_close(&file, stream, status, error);
 }
 
-static mcsa_status run(const char *what, const settings *set, bench_table *result, mcsa_error *error)
+/* What the rows have in common; rows that differ say so. */
+static void make_title(char *title, size_t bytes, const struct suite *suite, const bench_plan *plan)
+{
+    const bench_shape *s = &plan->shape;
+    const char *plural = s->threads == 1 ? "" : "s";
+    if (plan->model)
+        snprintf(title, bytes, "%s: %.80s, %d x %d x %d, s = %.2f, C = %d, %s, %d thread%s, median of %d", suite->name,
+                 plan->model, plan->frames, plan->height, plan->width, (double)plan->densities[0], s->group,
+                 mcsa_isa_name(s->isa), s->threads, plural, plan->repeats);
+    else
+        snprintf(title, bytes, "%s: H = %d, N = %d, D = %d, s = %.2f, C = %d, %s, %s, %d thread%s, median of %d",
+                 suite->name, s->heads, s->tokens, s->dim, (double)plan->densities[0], s->group,
+                 dtypes[s->dtype - 1].word, mcsa_isa_name(s->isa), s->threads, plural, plan->repeats);
+}
+
+static mcsa_status run(const struct suite *suite, const settings *set, bench_table *result, mcsa_error *error)
 {
     bench_plan plan;
-    char title[160];
+    char title[240];
     TRY(make_plan(set, &plan, error));
     const bench_shape *s = &plan.shape;
-    snprintf(title, sizeof title, "%s: H = %d, N = %d, D = %d, C = %d, %s, %s, %d thread%s, median of %d", what,
-             s->heads, s->tokens, s->dim, s->group, dtypes[s->dtype - 1].word, mcsa_isa_name(s->isa), s->threads,
-             s->threads == 1 ? "" : "s", plan.repeats);
+    make_title(title, sizeof title, suite, &plan);
     result->title = title;
     result->peak = mcsa_cpu_peak(s->isa, s->dtype, s->threads);
-    TRY(strcmp(what, "attend") == 0 ? bench_attend(&plan, result, error) : bench_anchor(&plan, result, error));
+    TRY(suite->run(&plan, result, error));
     bench_print(result, stdout);
-    printf("peak of %s in registers, measured before: %.0f GFLOP/s\n",
-           s->isa == MCSA_ISA_AVX512BF16 && s->dtype == MCSA_BF16 ? "vdpbf16ps" : "FMA", 1e-9 * result->peak);
     if (set->json) TRY(write_json(result, set->json, error));
     for (int c = 0; c < result->count; c++)
         if (result->cases[c].wrong)
             return mcsa_fail(error, MCSA_EUNSUPPORTED, "\"%s\" gave a wrong answer", result->cases[c].label);
     return MCSA_OK;
+}
+
+static const struct suite *find_suite(const char *name)
+{
+    for (int i = 0; i < SUITES; i++)
+        if (strcmp(suites[i].name, name) == 0) return &suites[i];
+    return NULL;
 }
 
 int cmd_bench(int argc, char **argv)
@@ -142,8 +195,10 @@ int cmd_bench(int argc, char **argv)
     bench_table result = { 0 };
     mcsa_error error = { "" };
     int help, named = argc > 0 && strncmp(argv[0], "--", 2) != 0;
-    if (named && strcmp(argv[0], "attend") != 0 && strcmp(argv[0], "anchor") != 0) {
-        fprintf(stderr, "mcsa bench: unknown table '%s'; there are: attend, anchor\n", argv[0]);
+    const struct suite *suite = named ? find_suite(argv[0]) : NULL;
+    if (named && !suite) {
+        fprintf(stderr, "mcsa bench: unknown table '%s'; there are: %.*s\n", argv[0], (int)strcspn(page.synopsis, " "),
+                page.synopsis);
         return EXIT_USAGE;
     }
     if (options_parse(&page, argc - named, argv + named, &set, &help, &error) != MCSA_OK) {
@@ -154,11 +209,12 @@ int cmd_bench(int argc, char **argv)
         options_help(&page, stdout);
         return EXIT_DONE;
     }
-    if (!named) {
-        fputs("mcsa bench: name a table: attend or anchor (see mcsa bench --help)\n", stderr);
+    if (!suite) {
+        fprintf(stderr, "mcsa bench: name a table: %.*s (see mcsa bench --help)\n", (int)strcspn(page.synopsis, " "),
+                page.synopsis);
         return EXIT_USAGE;
     }
-    mcsa_status status = run(argv[0], &set, &result, &error);
+    mcsa_status status = run(suite, &set, &result, &error);
     if (status == MCSA_OK) return EXIT_DONE;
     fprintf(stderr, "mcsa bench: %s\n", error.text);
     return status == MCSA_EINVAL ? EXIT_USAGE : EXIT_FAILED;

@@ -1,0 +1,51 @@
+/* problem.h - attention problems to benchmark on, and the gates: answers in double for samples of the output. */
+#ifndef MCSA_BENCH_PROBLEM_H
+#define MCSA_BENCH_PROBLEM_H
+
+#include "core/backend.h"
+
+typedef struct bench_shape {
+    int heads, tokens, dim, group, threads;
+    mcsa_dtype dtype;
+    mcsa_isa isa;
+} bench_shape;
+
+/* q, k, v and the backend's state to run on them. */
+typedef struct bench_problem {
+    mcsa_qkv x;
+    mcsa_tensor q, k, v, out; /* [H, N, D] */
+    mcsa_memory memory;
+    mcsa_block block; /* of the tensors and lse */
+    float *lse;       /* [H, N] */
+    void *state;
+} bench_problem;
+
+/* k and v are independent normal numbers.  q: the same, and around centres where `clusters` is not 0, see problem.c. */
+mcsa_status bench_problem_open(bench_problem *problem, const bench_shape *shape, int clusters, mcsa_error *error);
+void bench_problem_close(bench_problem *problem);
+
+/* Unit variance and bell-shaped, the same on every machine. */
+float bench_bell(uint64_t *seed);
+double bench_element(const mcsa_tensor *t, int64_t h, int64_t n, int64_t d);
+
+/* Operations of dense attention. */
+double bench_dense_operations(const bench_shape *shape);
+
+/* Compares sampled rows of out with attention in double over the kept keys (all when kept is NULL), by the bound of
+ * docs/NUMERICS.md.  Returns the largest share of the bound that was used; above 1 is wrong. */
+double bench_check_rows(const bench_problem *problem, const mcsa_selection *selection);
+
+/* Room for the groups and kept keys of a shape at a density. */
+mcsa_status bench_selection_open(mcsa_selection *s, mcsa_memory *memory, const bench_shape *shape, float density,
+                                 mcsa_error *error);
+
+/* Groups: runs of C queries of a shuffled order.  Kept keys: random runs of `run` neighbours. */
+void bench_selection_shuffle(mcsa_selection *s, int run);
+
+/* Whether each head's order holds every query once. */
+int bench_is_permutation(const mcsa_selection *s);
+
+/* Whether sampled groups keep exactly K keys, and none that has less mass than a dropped one by more than rounding. */
+int bench_keeps_the_heaviest(const bench_problem *problem, const mcsa_selection *s);
+
+#endif
