@@ -1,0 +1,270 @@
+/* test_bench.c - the statistics of the benchmarks, and that their gates refuse wrong answers. */
+#include "bench.h"
+#include "problem.h"
+#include "scratch.h"
+
+#include "base/half.h"
+#include "base/tensor.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void median_and_quartiles_are_interpolated(void **state)
+{
+    (void)state;
+    bench_case one = { .label = "" };
+    double odd[] = { 5, 1, 4, 2, 3 }, even[] = { 8, 2, 4, 6 }, single[] = { 7 };
+    bench_summarise(&one, odd, 5); /* quartiles 2 and 4 */
+    assert_true(one.median_s == 3 && one.spread == 2.0 / 3);
+    bench_summarise(&one, even, 4); /* quartiles 3.5 and 6.5 */
+    assert_true(one.median_s == 5 && one.spread == 3.0 / 5);
+    bench_summarise(&one, single, 1);
+    assert_true(one.median_s == 7 && one.spread == 0);
+}
+
+/* Rounds of a case that also measures a stage of itself. */
+typedef struct counted {
+    int runs;
+    double stage;
+} counted;
+
+static void run_counted(void *context)
+{
+    counted *c = context;
+    c->runs++;
+    c->stage = c->runs;
+}
+
+static void a_stage_is_read_after_each_round_but_the_warm_up(void **state)
+{
+    (void)state;
+    bench_table *table = calloc(1, sizeof *table);
+    mcsa_error error = { "" };
+    counted c = { 0, 0 };
+    assert_non_null(table);
+    bench_case *one = bench_add(table, "whole");
+    one->run = run_counted;
+    one->context = &c;
+    bench_add(table, "stage")->stage = &c.stage;
+    assert_int_equal(bench_run(table, 5, &error), MCSA_OK);
+    assert_int_equal(c.runs, 6);
+    assert_true(table->cases[1].median_s == 4); /* of 2, 3, 4, 5, 6 */
+    assert_true(table->cases[0].median_s > 0 && table->cases[0].median_s < 1);
+    free(table);
+}
+
+/* Two stages that a run leaves; round 0 is the warm-up. */
+typedef struct staged_run {
+    int round;
+    double whole, part;
+} staged_run;
+
+static void run_stages(void *context)
+{
+    static const double whole[] = { 100, 10, 20, 25, 40, 30 }, part[] = { 0, 1, 18, 24, 39, 21 };
+    staged_run *s = context;
+    s->whole = whole[s->round];
+    s->part = part[s->round++];
+}
+
+/* Of 9, 2, 1, 1, 9 the median is 2; the medians of the two stages are 25 and 21. */
+static void a_difference_is_taken_round_by_round(void **state)
+{
+    (void)state;
+    bench_table *table = calloc(1, sizeof *table);
+    mcsa_error error = { "" };
+    staged_run s = { 0, 0, 0 };
+    assert_non_null(table);
+    bench_case *one = bench_add(table, "run");
+    one->run = run_stages;
+    one->context = &s;
+    bench_add(table, "whole")->stage = &s.whole;
+    bench_add(table, "part")->stage = &s.part;
+    one = bench_add(table, "difference");
+    one->whole = 1;
+    one->part = 2;
+    assert_int_equal(bench_run(table, 5, &error), MCSA_OK);
+    assert_true(table->cases[1].median_s == 25 && table->cases[2].median_s == 21);
+    assert_true(one->median_s == 2 && one->spread == 4); /* quartiles 1 and 9 */
+    free(table);
+}
+
+static void a_wrong_case_is_never_run_nor_compared_with(void **state)
+{
+    (void)state;
+    bench_table *table = calloc(1, sizeof *table);
+    mcsa_error error = { "" };
+    counted wrong = { 0, 0 }, good = { 0, 0 };
+    assert_non_null(table);
+    table->title = "t";
+    bench_case *one = bench_add(table, "wrong");
+    one->run = run_counted;
+    one->context = &wrong;
+    one->wrong = 1;
+    one = bench_add(table, "right");
+    one->run = run_counted;
+    one->context = &good;
+    assert_int_equal(bench_run(table, 3, &error), MCSA_OK);
+    assert_int_equal(wrong.runs, 0);
+    assert_int_equal(good.runs, 4);
+    assert_true(bench_speedup(table, &table->cases[1]) == 0);
+    cJSON *root = bench_json(table);
+    assert_non_null(root);
+    const cJSON *row = cJSON_GetArrayItem(cJSON_GetObjectItem(root, "rows"), 0);
+    assert_true(cJSON_IsFalse(cJSON_GetObjectItem(row, "correct")));
+    assert_null(cJSON_GetObjectItem(row, "median_ms"));
+    cJSON_Delete(root);
+    free(table);
+}
+
+static double number(const cJSON *object, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItem(object, key);
+    if (!cJSON_IsNumber(item)) fail_msg("%s is not a number", key);
+    return item->valuedouble;
+}
+
+static void json_rows_are_compared_with_their_own_base(void **state)
+{
+    (void)state;
+    bench_table *table = calloc(1, sizeof *table);
+    assert_non_null(table);
+    table->title = "t";
+    table->peak = 4e9;
+    for (int i = 0; i < 3; i++) {
+        bench_case *one = bench_add(table, i ? "fast" : "slow");
+        one->median_s = i == 1 ? 0.5 : 2;
+        one->operations = 1e9;
+        one->base = i == 2 ? 1 : 0;
+    }
+    bench_figure_add(table, 0.25, "figure of N = %d", 3);
+    cJSON *root = bench_json(table);
+    assert_non_null(root);
+    const cJSON *rows = cJSON_GetObjectItem(root, "rows");
+    assert_true(number(cJSON_GetArrayItem(rows, 1), "speedup") == 4);
+    assert_true(number(cJSON_GetArrayItem(rows, 2), "speedup") == 0.25);
+    assert_true(number(cJSON_GetArrayItem(rows, 2), "share") == 4);
+    assert_true(number(cJSON_GetArrayItem(rows, 1), "gflops") == 2);
+    assert_true(number(cJSON_GetArrayItem(rows, 1), "of_peak") == 0.5);
+    assert_true(number(cJSON_GetObjectItem(root, "figures"), "figure of N = 3") == 0.25);
+    cJSON_Delete(root);
+    free(table);
+}
+
+/* A problem whose output, groups and keys are right, for the gates to accept and then to refuse. */
+typedef struct solved {
+    bench_problem problem;
+    mcsa_selection s;
+} solved;
+
+static void solve(solved *c, mcsa_dtype dtype)
+{
+    mcsa_error error = { "" };
+    bench_shape shape = { 2, 200, 40, 32, 1, dtype, MCSA_ISA_SCALAR };
+    if (bench_problem_open(&c->problem, &shape, 0, &error) != MCSA_OK) fail_msg("%s", error.text);
+    if (bench_selection_open(&c->s, &c->problem.memory, &shape, 0.2f, &error) != MCSA_OK) fail_msg("%s", error.text);
+    mcsa_backend_cpu.attend_dense(c->problem.state, &c->problem.x, c->problem.lse);
+    mcsa_backend_cpu.group(c->problem.state, &c->problem.x, &c->s);
+    mcsa_backend_cpu.select(c->problem.state, &c->problem.x, c->problem.lse, &c->s);
+}
+
+static void release(solved *c)
+{
+    mcsa_block_release(&c->problem.memory, &c->s.memory);
+    bench_problem_close(&c->problem);
+}
+
+static void the_dense_gate_refuses_a_wrong_row(void **state)
+{
+    (void)state;
+    solved c = { 0 };
+    solve(&c, MCSA_F32);
+    assert_true(bench_check_rows(&c.problem, NULL) <= 1);
+    float *last = mcsa_tensor_row(&c.problem.out, 1, 199); /* the last of the sampled rows */
+    float kept = last[39];
+    last[39] = kept + 1e-2f;
+    assert_true(bench_check_rows(&c.problem, NULL) > 1);
+    last[39] = NAN;
+    assert_false(bench_check_rows(&c.problem, NULL) <= 1);
+    release(&c);
+}
+
+static void the_sparse_gate_refuses_the_dense_answer(void **state)
+{
+    (void)state;
+    solved c = { 0 };
+    mcsa_residual_rows none = { MCSA_RESIDUAL_OFF, NULL, 0 };
+    solve(&c, MCSA_BF16);
+    assert_true(bench_check_rows(&c.problem, &c.s) > 1);
+    mcsa_backend_cpu.attend_tokens(c.problem.state, &c.problem.x, &c.s, &none);
+    assert_true(bench_check_rows(&c.problem, &c.s) <= 1);
+    release(&c);
+}
+
+static void the_grouping_gate_refuses_a_query_that_stands_twice(void **state)
+{
+    (void)state;
+    solved c = { 0 };
+    solve(&c, MCSA_F32);
+    assert_true(bench_is_permutation(&c.s));
+    c.s.order[200 + 7] = c.s.order[200 + 8];
+    assert_false(bench_is_permutation(&c.s));
+    c.s.order[200 + 7] = 200;
+    assert_false(bench_is_permutation(&c.s));
+    release(&c);
+}
+
+static void the_selection_gate_refuses_a_light_key(void **state)
+{
+    (void)state;
+    solved c = { 0 };
+    solve(&c, MCSA_F32);
+    assert_true(bench_keeps_the_heaviest(&c.problem, &c.s));
+    int kept = 0, dropped = 0; /* of group 0 of head 0: swap its first kept and first dropped key */
+    while (!(c.s.kept[kept / 64] >> (kept % 64) & 1)) kept++;
+    while (c.s.kept[dropped / 64] >> (dropped % 64) & 1) dropped++;
+    c.s.kept[kept / 64] ^= UINT64_C(1) << (kept % 64);
+    assert_false(bench_keeps_the_heaviest(&c.problem, &c.s)); /* K - 1 keys */
+    c.s.kept[dropped / 64] ^= UINT64_C(1) << (dropped % 64);
+    assert_false(bench_keeps_the_heaviest(&c.problem, &c.s));
+    release(&c);
+}
+
+static void shuffled_selections_keep_k_keys_in_runs(void **state)
+{
+    (void)state;
+    solved c = { 0 };
+    solve(&c, MCSA_F32);
+    bench_selection_shuffle(&c.s, 8);
+    assert_true(bench_is_permutation(&c.s));
+    for (int64_t g = 0; g < (int64_t)c.s.H * c.s.G; g++) {
+        int count = 0, starts = 0, before = 0;
+        for (int j = 0; j < c.s.N; j++) {
+            int in = (int)(c.s.kept[g * c.s.words + j / 64] >> (j % 64) & 1);
+            count += in;
+            starts += in && !before;
+            before = in;
+        }
+        assert_int_equal(count, c.s.K);
+        assert_true(starts <= (c.s.K + 7) / 8); /* 40 keys: at most 5 runs, fewer where runs touch */
+    }
+    release(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(median_and_quartiles_are_interpolated),
+        cmocka_unit_test(a_stage_is_read_after_each_round_but_the_warm_up),
+        cmocka_unit_test(a_difference_is_taken_round_by_round),
+        cmocka_unit_test(a_wrong_case_is_never_run_nor_compared_with),
+        cmocka_unit_test(json_rows_are_compared_with_their_own_base),
+        cmocka_unit_test(the_dense_gate_refuses_a_wrong_row),
+        cmocka_unit_test(the_sparse_gate_refuses_the_dense_answer),
+        cmocka_unit_test(the_grouping_gate_refuses_a_query_that_stands_twice),
+        cmocka_unit_test(the_selection_gate_refuses_a_light_key),
+        cmocka_unit_test(shuffled_selections_keep_k_keys_in_runs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
