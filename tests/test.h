@@ -85,8 +85,7 @@ typedef struct test_tensor {
     size_t bytes;
 } test_tensor;
 
-static inline test_tensor test_tensor_make(int64_t H, int64_t N, int64_t D, mcsa_dtype dtype,
-                                           test_layout layout)
+static inline test_tensor test_tensor_make(int64_t H, int64_t N, int64_t D, mcsa_dtype dtype, test_layout layout)
 {
     test_tensor t = { .view = { .dtype = dtype, .shape = { H, N, D } } };
     int64_t column = layout == TEST_SPREAD ? 2 : 1, row = layout == TEST_SPREAD ? 2 * D + 3 : D;
@@ -164,8 +163,7 @@ static inline int64_t test_different(const mcsa_tensor *a, const mcsa_tensor *b)
     for (int64_t h = 0; h < a->shape[0]; h++)
         for (int64_t n = 0; n < a->shape[1]; n++)
             for (int64_t d = 0; d < a->shape[2]; d++)
-                different +=
-                    memcmp(test_at(a, h, n, d), test_at(b, h, n, d), mcsa_dtype_bytes(a->dtype)) != 0;
+                different += memcmp(test_at(a, h, n, d), test_at(b, h, n, d), mcsa_dtype_bytes(a->dtype)) != 0;
     return different;
 }
 
@@ -199,8 +197,8 @@ static inline void test_call_refill(test_call *c, uint64_t seed, double amplitud
 }
 
 /* q, k ~ amplitude * normal and v ~ normal. */
-static inline test_call test_call_make(const int shape[4] /* H, N, M, D */, mcsa_dtype dtype,
-                                       test_layout layout, uint64_t seed, double amplitude)
+static inline test_call test_call_make(const int shape[4] /* H, N, M, D */, mcsa_dtype dtype, test_layout layout,
+                                       uint64_t seed, double amplitude)
 {
     test_call c = { .H = shape[0], .N = shape[1], .M = shape[2], .D = shape[3], .dtype = dtype };
     c.q = test_tensor_make(c.H, c.N, c.D, dtype, layout);
@@ -221,8 +219,7 @@ static inline void test_call_free(test_call *c)
 
 static inline mcsa_status test_attend(mcsa_run *run, int step, int layer, int branch, const test_call *c)
 {
-    return mcsa_attend(run, (mcsa_site){ step, layer, branch }, &c->q.view, &c->k.view, &c->v.view,
-                       &c->out.view);
+    return mcsa_attend(run, (mcsa_site){ step, layer, branch }, &c->q.view, &c->k.view, &c->v.view, &c->out.view);
 }
 
 #define assert_attends(run, step, layer, branch, call)                                            \
@@ -265,8 +262,7 @@ static inline const uint64_t **test_kept_by_query(const mcsa_selection *s)
 {
     const uint64_t **kept = test_alloc(sizeof *kept * (size_t)s->H * (size_t)s->N);
     for (int h = 0; h < s->H; h++)
-        for (int n = 0; n < s->N; n++)
-            kept[h * s->N + s->order[(int64_t)h * s->N + n]] = test_kept(s, h, n / s->C);
+        for (int n = 0; n < s->N; n++) kept[h * s->N + s->order[(int64_t)h * s->N + n]] = test_kept(s, h, n / s->C);
     return kept;
 }
 
@@ -334,8 +330,8 @@ static inline int test_row_sees(const test_row *row, int j)
     return !row->kept || ((row->kept[j / 64] >> (j % 64)) & 1);
 }
 
-static inline void test_reference_row(const test_row *row, const test_rounding *rounding,
-                                      const test_reference *r, int64_t at)
+static inline void test_reference_row(const test_row *row, const test_rounding *rounding, const test_reference *r,
+                                      int64_t at)
 {
     double max = -INFINITY, most = 0, most_v = 0, sum = 0, *out = r->out + at * row->D;
     int keys = 0;
@@ -365,16 +361,14 @@ static inline void test_reference_row(const test_row *row, const test_rounding *
     test_row_bounds(most, keys, row->D, most_v, rounding, &r->out_bound[at], &r->lse_bound[at]);
 }
 
-static inline test_reference test_reference_make(const test_call *c, double scale,
-                                                 const uint64_t *const *kept, const test_rounding *rounding)
+static inline test_reference test_reference_make(const test_call *c, double scale, const uint64_t *const *kept,
+                                                 const test_rounding *rounding)
 {
     size_t rows = (size_t)c->H * (size_t)c->N;
     test_reference r = { test_alloc(sizeof(double) * rows * (size_t)c->D), test_alloc(sizeof(double) * rows),
                          test_alloc(sizeof(double) * rows), test_alloc(sizeof(double) * rows) };
     double *q = test_doubles(&c->q.view), *k = test_doubles(&c->k.view), *v = test_doubles(&c->v.view);
-    test_row row = {
-        .M = c->M, .D = c->D, .scale = scale, .score = test_alloc(sizeof(double) * (size_t)c->M)
-    };
+    test_row row = { .M = c->M, .D = c->D, .scale = scale, .score = test_alloc(sizeof(double) * (size_t)c->M) };
     for (int64_t at = 0; at < (int64_t)rows; at++) {
         row.q = q + at * c->D;
         row.k = k + at / c->N * c->M * c->D;
@@ -405,12 +399,9 @@ typedef struct test_worst {
 } test_worst;
 
 /* A NaN or infinity is right exactly where the reference has the same. */
-static inline void test_judge(test_worst *w, double got, double expected, double bound, int64_t a, int64_t b,
-                              int64_t c)
+static inline void test_judge(test_worst *w, double got, double expected, double bound, int64_t a, int64_t b, int64_t c)
 {
-    double error = isfinite(expected) ? fabs(got - expected)
-                   : isnan(expected)  ? !isnan(got)
-                                      : got != expected;
+    double error = isfinite(expected) ? fabs(got - expected) : isnan(expected) ? !isnan(got) : got != expected;
     double percent = error == 0 ? 0 : error <= bound ? 100 * error / bound : INFINITY;
     if (isfinite(got) && isfinite(expected)) {
         w->squared_error += error * error;
@@ -496,8 +487,7 @@ static inline size_t test_tables(test_table *tables)
         if (!test_has(test_levels[l])) continue;
         mcsa_kernels_fill(&set, test_levels[l]);
         tables[count++] = (test_table){ names[test_levels[l]], set.f32, set.isa };
-        if (set.bf16.word_elements == 2)
-            tables[count++] = (test_table){ "avx512bf16, bf16 pairs", set.bf16, set.isa };
+        if (set.bf16.word_elements == 2) tables[count++] = (test_table){ "avx512bf16, bf16 pairs", set.bf16, set.isa };
     }
     return count;
 }
@@ -513,8 +503,7 @@ static inline void *test_words(size_t count)
 static inline void test_words_free(const void *data, size_t count)
 {
     const uint32_t *words = (const uint32_t *)data - 16;
-    const unsigned char *front = (const unsigned char *)words,
-                        *back = (const unsigned char *)(words + 16 + count);
+    const unsigned char *front = (const unsigned char *)words, *back = (const unsigned char *)(words + 16 + count);
     for (int i = 0; i < 64; i++) {
         assert_int_equal(front[i], TEST_CANARY_BYTE);
         assert_int_equal(back[i], TEST_CANARY_BYTE);

@@ -8,13 +8,11 @@ enum { H = 1, N = 130, D = 128, C = 32 };
 /* Scores of small integers are exact in float: 128 products of at most 300 * 300 stay below 2^24. */
 typedef enum data { UP_TO_300, TINY, ZERO_QUERIES, IDENTICAL_KEYS, TWO_CLUSTERS, DATA } data;
 
-static const char *const names[] = { "|q|, |k| up to 300", "tiny", "zero queries", "identical keys",
-                                     "two clusters" };
+static const char *const names[] = { "|q|, |k| up to 300", "tiny", "zero queries", "identical keys", "two clusters" };
 
 static double pick(data kind, int is_key, int n, int d, uint64_t *seed)
 {
-    double sign = (d + n) % 3 ? 1 : -1,
-           x = 4 * test_below(seed, 38); /* at most 148: 8 bits, so exact in bf16 */
+    double sign = (d + n) % 3 ? 1 : -1, x = 4 * test_below(seed, 38); /* at most 148: 8 bits, so exact in bf16 */
     switch (kind) {
     case UP_TO_300: return n % 16 ? sign * x : 300 * ((test_below(seed, 3)) - 1);
     case TINY: return 0x1p-14 * test_below(seed, 3);
@@ -65,9 +63,8 @@ static void t6_extreme_scores_give_finite_and_right_outputs(void **state)
                     test_reference r = test_reference_make(&c, (double)scale, kept, &rounding);
                     test_worst out = { 0 };
                     test_judge_out(&out, &c, &r, &rounding);
-                    test_report(&out, test_ceiling(test_dtypes[t]), "%s %s, %s, %s",
-                                mcsa_isa_name(test_levels[l]), test_dtype_name(test_dtypes[t]), names[kind],
-                                step ? "sparse" : "dense");
+                    test_report(&out, test_ceiling(test_dtypes[t]), "%s %s, %s, %s", mcsa_isa_name(test_levels[l]),
+                                test_dtype_name(test_dtypes[t]), names[kind], step ? "sparse" : "dense");
                     test_reference_free(&r);
                     free(kept);
                 }
@@ -86,8 +83,7 @@ static void a_dominant_key_gives_its_value_exactly(void **state)
     for (size_t l = 0; l < TEST_COUNT(test_levels); l++) {
         if (!test_has(test_levels[l])) continue;
         for (size_t t = 0; t < TEST_COUNT(test_dtypes); t++) {
-            test_call c =
-                test_call_make((const int[]){ 1, QUERIES, KEYS, DIMS }, test_dtypes[t], TEST_HND, 3, 0.1);
+            test_call c = test_call_make((const int[]){ 1, QUERIES, KEYS, DIMS }, test_dtypes[t], TEST_HND, 3, 0.1);
             int winner[QUERIES];
             for (int n = 0; n < QUERIES; n++) { /* query n is 50 along axis n, and so is its key */
                 winner[n] = (n * 97 + 11) % KEYS;
@@ -100,9 +96,9 @@ static void a_dominant_key_gives_its_value_exactly(void **state)
             for (int n = 0; n < QUERIES; n++)
                 for (int d = 0; d < DIMS; d++)
                     if (test_get(&c.out.view, 0, n, d) != test_get(&c.v.view, 0, winner[n], d))
-                        fail_msg("%s %s: query %d, element %d is %g, its key has %g",
-                                 mcsa_isa_name(test_levels[l]), test_dtype_name(test_dtypes[t]), n, d,
-                                 test_get(&c.out.view, 0, n, d), test_get(&c.v.view, 0, winner[n], d));
+                        fail_msg("%s %s: query %d, element %d is %g, its key has %g", mcsa_isa_name(test_levels[l]),
+                                 test_dtype_name(test_dtypes[t]), n, d, test_get(&c.out.view, 0, n, d),
+                                 test_get(&c.v.view, 0, winner[n], d));
             mcsa_run_free(run);
             test_call_free(&c);
         }
@@ -166,8 +162,8 @@ static void t4_equal_values_come_out_as_they_are(void **state)
                         test_judge(&worst, test_get(&c.out.view, 0, n, d), v, bound, step, n, d);
                     }
             }
-            test_report(&worst, test_ceiling(test_dtypes[t]), "%s %s, equal values",
-                        mcsa_isa_name(test_levels[l]), test_dtype_name(test_dtypes[t]));
+            test_report(&worst, test_ceiling(test_dtypes[t]), "%s %s, equal values", mcsa_isa_name(test_levels[l]),
+                        test_dtype_name(test_dtypes[t]));
             mcsa_run_free(run);
             test_call_free(&c);
         }
@@ -237,8 +233,7 @@ static void unchecked_nan_spreads_as_ieee_says(void **state)
                 test_set(spoiled, 0, 77, 5, (double)NAN);
                 mcsa_run *run = open_run(test_levels[l], 0);
                 for (int step = 0; step < 2; step++) assert_attends(run, step, 0, 0, &c);
-                assert_int_equal(mcsa_attend_dense(run, &c.q.view, &c.k.view, &c.v.view, &c.out.view, NULL),
-                                 MCSA_OK);
+                assert_int_equal(mcsa_attend_dense(run, &c.q.view, &c.k.view, &c.v.view, &c.out.view, NULL), MCSA_OK);
                 for (int n = 0; n < N; n++)
                     for (int d = 0; d < D; d++) {
                         int expected = which == 0 ? n == 77 : which == 1 ? 1 : d == 5;

@@ -50,8 +50,7 @@ static void every_code_has_its_value(void **state)
     (void)state;
     for (size_t i = 0; i < TEST_COUNT(formats); i++)
         for (uint32_t code = 0; code < 65536; code++) {
-            double expected = value_of(&formats[i], (uint16_t)code),
-                   got = (double)formats[i].decode((uint16_t)code);
+            double expected = value_of(&formats[i], (uint16_t)code), got = (double)formats[i].decode((uint16_t)code);
             int same = isnan(expected) ? isnan(got) : got == expected && !signbit(got) == !signbit(expected);
             if (!same) fail_msg("%s %04x is %g, not %g", formats[i].name, code, got, expected);
         }

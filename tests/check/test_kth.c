@@ -76,8 +76,7 @@ static void floats_keep_their_order_and_nan_sits_at_the_ends(void **state)
     uint64_t seed = 2;
     for (int i = 0; i < 100000; i++) {
         float a = (float)ldexp(test_normal(&seed), test_below(&seed, 200) - 100);
-        float b =
-            i % 2 ? nextafterf(a, INFINITY) : (float)ldexp(test_normal(&seed), test_below(&seed, 200) - 100);
+        float b = i % 2 ? nextafterf(a, INFINITY) : (float)ldexp(test_normal(&seed), test_below(&seed, 200) - 100);
         assert_int_equal(a < b, mcsa_ordered(a) < mcsa_ordered(b));
     }
 }

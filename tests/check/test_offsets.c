@@ -20,12 +20,10 @@ static int reserve(far *f, mcsa_dtype dtype, int64_t head, int64_t row)
     int64_t elements = (H - 1) * head + (N - 1) * row + D;
     size_t each = ((size_t)elements * mcsa_dtype_bytes(dtype) + 4095) / 4096 * 4096;
     f->bytes = 4 * each;
-    f->base =
-        mmap(NULL, f->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    f->base = mmap(NULL, f->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (f->base == MAP_FAILED) return 0;
     for (int i = 0; i < 4; i++)
-        f->view[i] =
-            (mcsa_tensor){ (char *)f->base + (size_t)i * each, dtype, { H, N, D }, { head, row, 1 } };
+        f->view[i] = (mcsa_tensor){ (char *)f->base + (size_t)i * each, dtype, { H, N, D }, { head, row, 1 } };
     return 1;
 }
 
@@ -44,8 +42,7 @@ static void compare(mcsa_dtype dtype, int64_t head, int64_t row)
     test_copy(&f.view[2], &c.v.view);
     for (int step = 0; step < 2; step++) {
         assert_attends(near_run, step, 0, 0, &c);
-        if (mcsa_attend(far_run, (mcsa_site){ step, 0, 0 }, &f.view[0], &f.view[1], &f.view[2], &f.view[3]) !=
-            MCSA_OK)
+        if (mcsa_attend(far_run, (mcsa_site){ step, 0, 0 }, &f.view[0], &f.view[1], &f.view[2], &f.view[3]) != MCSA_OK)
             fail_msg("%s", mcsa_run_error(far_run));
         assert_same_bits(&c.out.view, &f.view[3]);
     }
@@ -58,8 +55,7 @@ static void compare(mcsa_dtype dtype, int64_t head, int64_t row)
 static void r7_heads_more_than_two_to_the_31_apart(void **state)
 {
     (void)state;
-    for (size_t t = 0; t < TEST_COUNT(test_dtypes); t++)
-        compare(test_dtypes[t], (INT64_C(1) << 31) + 3 * 64, D);
+    for (size_t t = 0; t < TEST_COUNT(test_dtypes); t++) compare(test_dtypes[t], (INT64_C(1) << 31) + 3 * 64, D);
 }
 
 static void r7_rows_that_pass_two_to_the_31(void **state)

@@ -14,9 +14,7 @@ typedef struct pass {
 static void judge_pass(const test_table *table, const pass *p, test_worst *projections, test_worst *sums)
 {
     const mcsa_tensor *v = &p->x.view;
-    mcsa_rows rows = {
-        test_at(v, 1, 0, 0), v->dtype, v->stride[1], v->stride[2], p->index, 2, p->count, p->D
-    };
+    mcsa_rows rows = { test_at(v, 1, 0, 0), v->dtype, v->stride[1], v->stride[2], p->index, 2, p->count, p->D };
     float *y = test_words((size_t)p->D), *t = test_words((size_t)p->count), *once = test_words((size_t)p->D);
     double sum[MCSA_MAX_DIM], bound[MCSA_MAX_DIM], total = 0, total_bound = 0;
     for (int d = 0; d < p->D; d++) {
@@ -76,8 +74,7 @@ static void one_pass_is_a_product_with_the_covariance(void **state)
                     judge_pass(&tables[k], &p, &projections, &sums);
                     test_tensor_free(&p.x);
                 }
-            test_report(&projections, 1e-6, "projections of %s, %s", test_dtype_name(test_dtypes[y]),
-                        tables[k].name);
+            test_report(&projections, 1e-6, "projections of %s, %s", test_dtype_name(test_dtypes[y]), tables[k].name);
             test_report(&sums, 1e-6, "sums of %s, %s", test_dtype_name(test_dtypes[y]), tables[k].name);
         }
 }

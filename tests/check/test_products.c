@@ -6,9 +6,7 @@
 #include "test.h"
 
 static const int dims[] = { 1, 2, 3, 12, 16, 17, 31, 40, 64, 80, 127, 128, 255, 256 };
-static const int counts[] = {
-    1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 47, 48, 49, MCSA_KEY_BLOCK - 1, MCSA_KEY_BLOCK
-};
+static const int counts[] = { 1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 47, 48, 49, MCSA_KEY_BLOCK - 1, MCSA_KEY_BLOCK };
 
 /* Shapes to run: all dims with a few counts, all counts with a few dims, each with some number of lanes. */
 typedef struct shape {
@@ -21,8 +19,7 @@ static size_t make_shapes(shape *shapes)
     for (size_t d = 0; d < TEST_COUNT(dims); d++)
         for (int lanes = 16; lanes <= 64; lanes += 16) shapes[made++] = (shape){ dims[d], 7, lanes };
     for (size_t c = 0; c < TEST_COUNT(counts); c++)
-        for (int lanes = 16; lanes <= 64; lanes += 16)
-            shapes[made++] = (shape){ c % 2 ? 33 : 20, counts[c], lanes };
+        for (int lanes = 16; lanes <= 64; lanes += 16) shapes[made++] = (shape){ c % 2 ? 33 : 20, counts[c], lanes };
     return made;
 }
 
@@ -32,8 +29,7 @@ static shape shapes[4 * (TEST_COUNT(dims) + TEST_COUNT(counts))];
 static void fill(const test_table *table, uint32_t *words, int elements, int columns, uint64_t *seed)
 {
     for (int t = 0; t < test_depth(table, elements) * table->kernel.word_elements; t++)
-        for (int i = 0; i < columns; i++)
-            test_put(table, words, t, i, columns, t < elements ? test_normal(seed) : 0);
+        for (int i = 0; i < columns; i++) test_put(table, words, t, i, columns, t < elements ? test_normal(seed) : 0);
 }
 
 static void scores_of(const test_table *table, shape s, test_worst *worst)
@@ -178,8 +174,8 @@ static void finish_divides_and_turns_rows_up(void **state)
                     for (int i = 0; i < used; i++)
                         for (int x = 0; x < D; x++) {
                             double expected = (double)output[x * lanes + i] / (double)sum[i];
-                            test_judge(&worst, (double)rows[i * D + x], expected,
-                                       2.01 * U_F32 * fabs(expected), D, i, x);
+                            test_judge(&worst, (double)rows[i * D + x], expected, 2.01 * U_F32 * fabs(expected), D, i,
+                                       x);
                         }
                     test_words_free(output, size);
                     test_words_free(rows, rows_size);

@@ -25,12 +25,10 @@ static void round_trip(const test_table *table, mcsa_residual form, const float 
     uint64_t seed = 3;
     memset(code, TEST_CANARY_BYTE, sizeof code);
     unsigned char *at = code + 32;
-    at +=
-        (64 - (uintptr_t)at % 64) % 4; /* rows are multiples of 4 bytes (2 for bf16) from an aligned block */
+    at += (64 - (uintptr_t)at % 64) % 4; /* rows are multiples of 4 bytes (2 for bf16) from an aligned block */
     table->kernel.residual_encode(form, x, D, at);
     for (const unsigned char *p = code; p < at; p++) assert_int_equal(*p, TEST_CANARY_BYTE);
-    for (const unsigned char *p = at + bytes; p < code + sizeof code; p++)
-        assert_int_equal(*p, TEST_CANARY_BYTE);
+    for (const unsigned char *p = at + bytes; p < code + sizeof code; p++) assert_int_equal(*p, TEST_CANARY_BYTE);
     for (int d = 0; d < D; d++) most = fmax(most, fabs((double)x[d]));
     for (int d = 0; d < D + 16; d++) sum[d] = d % 3 ? (float)test_normal(&seed) : 0;
     float before[MCSA_MAX_DIM + 16];
@@ -38,8 +36,7 @@ static void round_trip(const test_table *table, mcsa_residual form, const float 
     table->kernel.residual_add(form, at, D, sum);
     for (int d = 0; d < D; d++) {
         double expected = (double)before[d] + (double)x[d];
-        double bound =
-            stored_error(form, most, (double)x[d]) + 2 * U_F32 * (fabs((double)before[d]) + 2 * most);
+        double bound = stored_error(form, most, (double)x[d]) + 2 * U_F32 * (fabs((double)before[d]) + 2 * most);
         test_judge(worst, (double)sum[d], expected, bound, (int64_t)form, D, d);
     }
     assert_memory_equal(sum + D, before + D, 16 * sizeof *sum);
@@ -129,8 +126,7 @@ static void whole_steps_are_exact(void **state)
             tables[t].kernel.residual_encode(eight ? MCSA_RESIDUAL_INT8 : MCSA_RESIDUAL_INT4, x, D, code);
             tables[t].kernel.residual_add(eight ? MCSA_RESIDUAL_INT8 : MCSA_RESIDUAL_INT4, code, D, row);
             for (int d = 0; d < D; d++)
-                if (row[d] != x[d])
-                    fail_msg("%s: %g came back as %g", tables[t].name, (double)x[d], (double)row[d]);
+                if (row[d] != x[d]) fail_msg("%s: %g came back as %g", tables[t].name, (double)x[d], (double)row[d]);
         }
 }
 

@@ -15,8 +15,8 @@ static test_tensor source(int N, int D, mcsa_dtype dtype, test_layout layout)
 static mcsa_rows rows_of(const test_tensor *t, const int32_t *index, int first, int count)
 {
     const mcsa_tensor *v = &t->view;
-    return (mcsa_rows){ test_at(v, 1, 0, 0), v->dtype, v->stride[1], v->stride[2], index, first, count,
-                        (int)v->shape[2] };
+    return (
+        mcsa_rows){ test_at(v, 1, 0, 0), v->dtype, v->stride[1], v->stride[2], index, first, count, (int)v->shape[2] };
 }
 
 /* The dtypes whose tensors a table serves. */
@@ -38,15 +38,13 @@ static void load_and_store_keep_every_bit(void **state)
                     test_tensor from = source(3, D, test_dtypes[y], (test_layout)layout);
                     test_tensor to = test_tensor_make(2, 3, D, test_dtypes[y], (test_layout)layout);
                     float *row = test_words((size_t)D);
-                    tables[t].kernel.load_row(test_at(&from.view, 1, 2, 0), test_dtypes[y],
-                                              from.view.stride[2], D, row);
+                    tables[t].kernel.load_row(test_at(&from.view, 1, 2, 0), test_dtypes[y], from.view.stride[2], D,
+                                              row);
                     for (int i = 0; i < D; i++) assert_true((double)row[i] == test_get(&from.view, 1, 2, i));
-                    tables[t].kernel.store_row(row, D, test_dtypes[y], to.view.stride[2],
-                                               test_at(&to.view, 0, 1, 0));
+                    tables[t].kernel.store_row(row, D, test_dtypes[y], to.view.stride[2], test_at(&to.view, 0, 1, 0));
                     for (int i = 0; i < D; i++) {
                         assert_true(test_get(&to.view, 0, 1, i) == (double)row[i]);
-                        memset(test_at(&to.view, 0, 1, i), TEST_CANARY_BYTE,
-                               mcsa_dtype_bytes(test_dtypes[y]));
+                        memset(test_at(&to.view, 0, 1, i), TEST_CANARY_BYTE, mcsa_dtype_bytes(test_dtypes[y]));
                     }
                     for (size_t b = 0; b < to.bytes; b++) assert_int_equal(to.storage[b], TEST_CANARY_BYTE);
                     test_words_free(row, (size_t)D);
@@ -69,16 +67,14 @@ static void stores_round_to_nearest_even(void **state)
     float row[COUNT];
     uint64_t seed = 1;
     for (size_t i = 0; i < COUNT; i++)
-        row[i] = i < TEST_COUNT(special) ? special[i]
-                                         : (float)ldexp(test_normal(&seed), test_below(&seed, 40) - 25);
+        row[i] = i < TEST_COUNT(special) ? special[i] : (float)ldexp(test_normal(&seed), test_below(&seed, 40) - 25);
     for (size_t t = 0; t < count; t++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             uint16_t out[COUNT];
             tables[t].kernel.store_row(row, COUNT, bf16 ? MCSA_BF16 : MCSA_F16, 1, out);
             for (int i = 0; i < COUNT; i++) {
                 uint16_t expected = bf16 ? mcsa_to_bf16(row[i]) : mcsa_to_f16(row[i]);
-                if (out[i] != expected)
-                    fail_msg("%s: %a became %04x", tables[t].name, (double)row[i], out[i]);
+                if (out[i] != expected) fail_msg("%s: %a became %04x", tables[t].name, (double)row[i], out[i]);
             }
         }
 }
@@ -104,8 +100,7 @@ static void queries_lie_side_by_side(void **state)
                     table->kernel.pack_queries(&rows, lanes, queries, scratch);
                     for (int i = 0; i < lanes; i++)
                         for (int e = 0; e < words * table->kernel.word_elements; e++) {
-                            double x =
-                                i < used && e < D ? test_get(&from.view, 1, some ? some[i] : 6 + i, e) : 0;
+                            double x = i < used && e < D ? test_get(&from.view, 1, some ? some[i] : 6 + i, e) : 0;
                             if (test_take(table, queries, e, i, lanes) != x)
                                 fail_msg("%s: element %d of query %d of %d", table->name, e, i, used);
                         }
@@ -144,8 +139,7 @@ static void keys_and_values_are_words(void **state)
                             if (row >= 0 && test_take(table, keys[j], e, 0, 1) != x)
                                 fail_msg("%s: element %d of key %d, D %d", table->name, e, j, D);
                             if (test_take(table, values, j, e, D) != x)
-                                fail_msg("%s: element %d of value %d of %d, D %d", table->name, e, j, used,
-                                         D);
+                                fail_msg("%s: element %d of value %d of %d, D %d", table->name, e, j, used, D);
                         }
                         if (row >= 0 && D % table->kernel.word_elements)
                             assert_true(test_take(table, keys[j], D, 0, 1) == 0);

@@ -12,21 +12,17 @@ static double exp2_bound(double score2, double argument, double value)
 }
 
 static void judge_lane(const test_table *table, const float *score, int count, int lanes, int i, float scale2,
-                       const mcsa_strip *before, const mcsa_strip *after, const uint32_t *weights,
-                       test_worst *worst)
+                       const mcsa_strip *before, const mcsa_strip *after, const uint32_t *weights, test_worst *worst)
 {
     float max = before->max[i];
     for (int j = 0; j < count; j++) max = fmaxf(max, scale2 * score[j * lanes + i]);
-    if (after->max[i] != max)
-        fail_msg("%s: maximum %g, not %g", table->name, (double)after->max[i], (double)max);
+    if (after->max[i] != max) fail_msg("%s: maximum %g, not %g", table->name, (double)after->max[i], (double)max);
     double from = isinf(max) ? 0 : (double)max, fall = (double)before->max[i] - from, alpha = exp2(fall);
-    test_judge(worst, (double)after->alpha[i], alpha, exp2_bound(0, isinf(fall) ? 0 : fall, alpha), count, -1,
-               i);
+    test_judge(worst, (double)after->alpha[i], alpha, exp2_bound(0, isinf(fall) ? 0 : fall, alpha), count, -1, i);
     double sum = alpha * (double)before->sum[i],
            bound = exp2_bound(0, isinf(fall) ? 0 : fall, alpha) * (double)before->sum[i];
     for (int j = 0; j < count; j++) {
-        double score2 = (double)score[j * lanes + i] * (double)scale2, argument = score2 - from,
-               p = exp2(argument);
+        double score2 = (double)score[j * lanes + i] * (double)scale2, argument = score2 - from, p = exp2(argument);
         double off = isinf(argument) ? 0 : exp2_bound(score2, argument, p);
         double rounded = table->kernel.word_elements == 2 ? U_BF16 * (p + off) : 0;
         test_judge(worst, test_take(table, weights, j, i, lanes), p, off + rounded, count, j, i);
@@ -62,8 +58,7 @@ static void softmax_of(const test_table *table, int count, int lanes, shape kind
     for (int i = 0; i < MCSA_STRIP; i++) strip.max[i] = -INFINITY;
     for (int block = 0; block < 3; block++) { /* a fresh strip, then one that goes on with other scores */
         for (int j = 0; j < count; j++)
-            for (int i = 0; i < lanes; i++)
-                score[j * lanes + i] = score_of(kind, j, i, &seed) - (block == 2 ? 40 : 0);
+            for (int i = 0; i < lanes; i++) score[j * lanes + i] = score_of(kind, j, i, &seed) - (block == 2 ? 40 : 0);
         mcsa_strip before = strip;
         table->kernel.softmax(score, count, lanes, scale2, &strip, weights);
         for (int i = 0; i < lanes; i++)
@@ -113,8 +108,8 @@ static void nan_scores_spoil_their_lane_only(void **state)
                 tables[t].kernel.softmax(score, COUNT, LANES, 1, &strip, weights);
                 for (int i = 0; i < LANES; i++)
                     if (!isnan(strip.sum[i]) != (i != 3))
-                        fail_msg("%s: %g at key %d of lane 3, and lane %d has sum %g", tables[t].name,
-                                 (double)bad[b], where, i, (double)strip.sum[i]);
+                        fail_msg("%s: %g at key %d of lane 3, and lane %d has sum %g", tables[t].name, (double)bad[b],
+                                 where, i, (double)strip.sum[i]);
             }
 }
 
@@ -133,21 +128,19 @@ static void mass_sums_over_lanes(void **state)
                 size_t size = (size_t)keys * (size_t)lanes;
                 float *score = test_words(size), *mass = test_words((size_t)keys), lse2[64];
                 for (size_t i = 0; i < size; i++) score[i] = (float)(20 * test_normal(&seed));
-                for (int i = 0; i < lanes; i++)
-                    lse2[i] = i % 7 == 6 ? INFINITY : (float)(8 + test_normal(&seed));
+                for (int i = 0; i < lanes; i++) lse2[i] = i % 7 == 6 ? INFINITY : (float)(8 + test_normal(&seed));
                 for (int j = 0; j < keys; j++) mass[j] = (float)j;
                 tables[t].kernel.mass(score, keys, lanes, scale2, lse2, mass);
                 for (int j = 0; j < keys; j++) {
                     double sum = 0, bound = 0;
                     for (int i = 0; i < lanes; i++) {
-                        double score2 = (double)score[j * lanes + i] * (double)scale2,
-                               x = score2 - (double)lse2[i];
+                        double score2 = (double)score[j * lanes + i] * (double)scale2, x = score2 - (double)lse2[i];
                         if (isinf(x)) continue;
                         sum += exp2(x);
                         bound += exp2_bound(score2, x, exp2(x));
                     }
-                    test_judge(&worst, (double)mass[j], j + sum,
-                               bound + lanes * U_F32 * sum + U_F32 * (j + sum), keys, j, lanes);
+                    test_judge(&worst, (double)mass[j], j + sum, bound + lanes * U_F32 * sum + U_F32 * (j + sum), keys,
+                               j, lanes);
                 }
                 test_words_free(score, size);
                 test_words_free(mass, (size_t)keys);
@@ -182,8 +175,7 @@ static void judge_exp2(const test_table *table, float x, double bf16, test_worst
 {
     double expected = exp2((double)x), bound = expected * U_EXP2 + (expected < 0x1p-126 ? 0x1p-126 : 0);
     test_judge(worst, (double)exp2_by_mass(table, x), expected, bound, 0, 0, 0);
-    if (x <= 0)
-        test_judge(worst, (double)exp2_by_softmax(table, x), expected, bound + bf16 * expected, 1, 0, 0);
+    if (x <= 0) test_judge(worst, (double)exp2_by_softmax(table, x), expected, bound + bf16 * expected, 1, 0, 0);
 }
 
 /* Every 4099th float from -160 to -2^-40, and to 127; then integers, halves and the ends. */
@@ -207,8 +199,7 @@ static void exp2_over_its_whole_domain(void **state)
             }
         }
         for (int n = -126; n <= 127; n++) {
-            if (exp2_by_mass(table, (float)n) != exp2f((float)n))
-                fail_msg("%s: 2^%d is not exact", table->name, n);
+            if (exp2_by_mass(table, (float)n) != exp2f((float)n)) fail_msg("%s: 2^%d is not exact", table->name, n);
             if (n < 127) judge_exp2(table, (float)n + 0.5f, bf16, &worst);
             judge_exp2(table, nextafterf((float)n + 0.5f, -200), bf16, &worst);
             judge_exp2(table, nextafterf((float)n, -200), bf16, &worst);

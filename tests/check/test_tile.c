@@ -31,23 +31,21 @@ static mcsa_rows rows_of(const mcsa_tensor *t, const int32_t *index, int first, 
     return (mcsa_rows){ t->data, t->dtype, t->stride[1], t->stride[2], index, first, count, D };
 }
 
-static void judge_tile(const test_table *table, bench *b, const test_reference *r, int count,
-                       const int32_t *index, test_worst worst[3])
+static void judge_tile(const test_table *table, bench *b, const test_reference *r, int count, const int32_t *index,
+                       test_worst worst[3])
 {
     const float scale = 1 / sqrtf(D);
     test_call *c = &b->c;
     mcsa_rows queries = rows_of(&c->q.view, index, 3, count);
     mcsa_rows keys = rows_of(&c->k.view, NULL, 0, c->M), values = rows_of(&c->v.view, NULL, 0, c->M);
-    double *mass = test_alloc(sizeof *mass * (size_t)c->M), *off = test_alloc(sizeof *off * (size_t)c->M),
-           total = 0;
+    double *mass = test_alloc(sizeof *mass * (size_t)c->M), *off = test_alloc(sizeof *off * (size_t)c->M), total = 0;
     float lse[QUERIES];
     mcsa_tile_load(&b->tile, &table->kernel, &queries);
     mcsa_tile_attend(&b->tile, &keys, &values, scale);
     for (int i = 0; i < count; i++) {
         int n = index ? index[i] : 3 + i;
         for (int d = 0; d < D; d++)
-            test_judge(&worst[0], (double)b->tile.rows[i * D + d], r->out[n * D + d], r->out_bound[n], count,
-                       i, d);
+            test_judge(&worst[0], (double)b->tile.rows[i * D + d], r->out[n * D + d], r->out_bound[n], count, i, d);
         test_judge(&worst[1], (double)b->tile.lse[i], r->lse[n], r->lse_bound[n], count, i, 0);
         lse[i] = (float)r->lse[n];
         for (int j = 0; j < c->M; j++) {

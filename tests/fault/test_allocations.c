@@ -13,18 +13,15 @@ typedef struct call {
 /* Dense, anchors of two layers and branches, cross-attention that makes scratch grow while anchors are
  * held, reuses before and after it, a shape that grows (fallbacks) and shrinks. */
 static const call plan[CALLS] = {
-    { 0, 0, 0, 0, 40, 40, 8 },  { 0, 1, 0, 0, 40, 40, 8 },  { 0, 1, 0, 1, 40, 40, 8 },
-    { 0, 1, 1, 0, 40, 40, 8 },  { 0, 2, 0, 0, 40, 40, 8 },  { 1, 2, 0, 0, 40, 900, 8 },
-    { 0, 2, 0, 1, 40, 40, 8 },  { 1, 2, 0, 0, 64, 30, 24 }, { 0, 2, 1, 0, 40, 40, 8 },
-    { 0, 3, 0, 0, 70, 70, 16 }, { 0, 3, 0, 1, 70, 70, 16 }, { 0, 4, 0, 1, 70, 70, 16 },
+    { 0, 0, 0, 0, 40, 40, 8 },  { 0, 1, 0, 0, 40, 40, 8 },  { 0, 1, 0, 1, 40, 40, 8 },  { 0, 1, 1, 0, 40, 40, 8 },
+    { 0, 2, 0, 0, 40, 40, 8 },  { 1, 2, 0, 0, 40, 900, 8 }, { 0, 2, 0, 1, 40, 40, 8 },  { 1, 2, 0, 0, 64, 30, 24 },
+    { 0, 2, 1, 0, 40, 40, 8 },  { 0, 3, 0, 0, 70, 70, 16 }, { 0, 3, 0, 1, 70, 70, 16 }, { 0, 4, 0, 1, 70, 70, 16 },
     { 0, 4, 1, 0, 30, 30, 33 }, { 0, 5, 1, 0, 30, 30, 33 },
 };
 
 static mcsa_config config_of(test_heap *heap)
 {
-    mcsa_config config = {
-        .steps = 6, .layers = 2, .branches = 2, .schedule = "list:1", .group = 16, .density = 0.2f
-    };
+    mcsa_config config = { .steps = 6, .layers = 2, .branches = 2, .schedule = "list:1", .group = 16, .density = 0.2f };
     config.threads = 1;
     config.allocator = test_heap_allocator(heap);
     return config;
@@ -32,8 +29,7 @@ static mcsa_config config_of(test_heap *heap)
 
 static test_call data_of(int i)
 {
-    return test_call_make((const int[]){ 2, plan[i].N, plan[i].M, plan[i].D }, MCSA_F32, TEST_HND,
-                          (uint64_t)i, 1);
+    return test_call_make((const int[]){ 2, plan[i].N, plan[i].M, plan[i].D }, MCSA_F32, TEST_HND, (uint64_t)i, 1);
 }
 
 static mcsa_status make_call(mcsa_run *run, int i, const test_call *c)
@@ -62,8 +58,7 @@ static int play(test_heap *heap, test_call *out)
         if (status != MCSA_OK) {
             assert_int_equal(status, MCSA_ENOMEM);
             if (!strstr(mcsa_run_error(run), "no memory"))
-                fail_msg("allocation %lld, call %d: \"%s\"", (long long)heap->fail_at, i,
-                         mcsa_run_error(run));
+                fail_msg("allocation %lld, call %d: \"%s\"", (long long)heap->fail_at, i, mcsa_run_error(run));
             failed++;
             status = make_call(run, i, &c);
             if (status != MCSA_OK) fail_msg("call %d again: %s", i, mcsa_run_error(run));
@@ -143,8 +138,7 @@ static void r8_a_reuse_allocates_nothing(void **state)
             for (int branch = 0; branch < 2; branch++) assert_attends(run, step, layer, branch, &c);
         assert_int_equal(heap.calls, step == 2 ? calls : calls + 1);
         if (step > 2) continue;
-        mcsa_status status =
-            mcsa_attend_dense(run, &large.q.view, &large.k.view, &large.v.view, &large.out.view, NULL);
+        mcsa_status status = mcsa_attend_dense(run, &large.q.view, &large.k.view, &large.v.view, &large.out.view, NULL);
         assert_int_equal(status, MCSA_ENOMEM);
         assert_non_null(strstr(mcsa_run_error(run), "5000"));
     }

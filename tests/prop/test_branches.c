@@ -140,8 +140,7 @@ static void sharing_by_default_and_what_it_saves(void **state)
         assert_int_equal(mcsa_run_stats(run, &stats), MCSA_OK);
         held[branches] = stats.selection_bytes;
         assert_int_equal(stats.residual_bytes, branches * H * N * D * 2);
-        if (branches > 1)
-            assert_int_equal(test_selection(run, 0, 1) == test_selection(run, 0, 0), branches == 2);
+        if (branches > 1) assert_int_equal(test_selection(run, 0, 1) == test_selection(run, 0, 0), branches == 2);
         mcsa_run_free(run);
     }
     assert_int_equal(held[2], held[1]);
@@ -156,10 +155,8 @@ static void followers_come_in_any_order(void **state)
     static const int orders[2][3] = { { 0, 1, 2 }, { 0, 2, 1 } };
     for (int step = 0; step < STEPS; step++) {
         test_tensor out[2][3];
-        for (int i = 0; i < 3; i++)
-            one_call(first, step, 1, orders[0][i], orders[0][i], &out[0][orders[0][i]]);
-        for (int i = 0; i < 3; i++)
-            one_call(second, step, 1, orders[1][i], orders[1][i], &out[1][orders[1][i]]);
+        for (int i = 0; i < 3; i++) one_call(first, step, 1, orders[0][i], orders[0][i], &out[0][orders[0][i]]);
+        for (int i = 0; i < 3; i++) one_call(second, step, 1, orders[1][i], orders[1][i], &out[1][orders[1][i]]);
         for (int i = 0; i < 3; i++) {
             assert_same_bits(&out[0][i].view, &out[1][i].view);
             test_tensor_free(&out[0][i]);

@@ -148,16 +148,15 @@ static void close_desk(desk *d)
 }
 
 /* The call is refused, says why and is not counted, and the next reuse gives the bits it gave before. */
-static void expect_refusal(desk *d, mcsa_site at, const mcsa_tensor *q, const mcsa_tensor *k,
-                           const mcsa_tensor *v, const mcsa_tensor *out, mcsa_status status, const char *says)
+static void expect_refusal(desk *d, mcsa_site at, const mcsa_tensor *q, const mcsa_tensor *k, const mcsa_tensor *v,
+                           const mcsa_tensor *out, mcsa_status status, const char *says)
 {
     mcsa_stats before = { 0 }, after = { 0 };
     assert_int_equal(mcsa_run_stats(d->run, &before), MCSA_OK);
     mcsa_status got = mcsa_attend(d->run, at, q, k, v, out);
     const char *error = mcsa_run_error(d->run);
     if (got != status || !strstr(error, says))
-        fail_msg("%s, \"%s\"; expected %s and \"%s\"", mcsa_status_name(got), error, mcsa_status_name(status),
-                 says);
+        fail_msg("%s, \"%s\"; expected %s and \"%s\"", mcsa_status_name(got), error, mcsa_status_name(status), says);
     assert_int_equal(mcsa_run_stats(d->run, &after), MCSA_OK);
     assert_int_equal(after.dense + after.anchor + after.reuse + after.fallback,
                      before.dense + before.anchor + before.reuse + before.fallback);
@@ -223,8 +222,7 @@ static void bad_tensors_are_refused(void **state)
             t[which].dtype = cases[i].dtype;
             memcpy(t[which].shape, cases[i].shape, sizeof t[which].shape);
             memcpy(t[which].stride, cases[i].stride, sizeof t[which].stride);
-            expect_refusal(&d, (mcsa_site){ 1, 0, 0 }, &t[0], &t[1], &t[2], &t[3], cases[i].status,
-                           cases[i].says);
+            expect_refusal(&d, (mcsa_site){ 1, 0, 0 }, &t[0], &t[1], &t[2], &t[3], cases[i].status, cases[i].says);
             if (!strstr(mcsa_run_error(d.run), names[which]))
                 fail_msg("\"%s\" does not name %s", mcsa_run_error(d.run), names[which]);
         }
@@ -266,8 +264,7 @@ static void strides_of_single_elements_do_not_matter(void **state)
         for (int j = 0; j < 4; j++) memcpy(t[j].stride, odd[i], sizeof odd[i]);
         for (int step = 0; step < 2; step++) {
             out[0] = 0;
-            assert_int_equal(mcsa_attend(run, (mcsa_site){ step, 0, 0 }, &t[0], &t[1], &t[2], &t[3]),
-                             MCSA_OK);
+            assert_int_equal(mcsa_attend(run, (mcsa_site){ step, 0, 0 }, &t[0], &t[1], &t[2], &t[3]), MCSA_OK);
             assert_true(out[0] == 3 && out[1] == 7); /* one key: its value, exactly */
         }
     }
@@ -286,8 +283,7 @@ static void out_may_not_share_memory_with_inputs(void **state)
                        "out shares");
     mcsa_tensor last = c->out.view; /* one byte of contact is enough */
     last.data = (char *)test_at(&c->q.view, 1, 39, 7);
-    expect_refusal(&d, (mcsa_site){ 1, 0, 0 }, inputs[0], inputs[1], inputs[2], &last, MCSA_EINVAL,
-                   "out shares");
+    expect_refusal(&d, (mcsa_site){ 1, 0, 0 }, inputs[0], inputs[1], inputs[2], &last, MCSA_EINVAL, "out shares");
     close_desk(&d);
 }
 
@@ -298,9 +294,8 @@ static void inputs_may_share_memory(void **state)
     desk d;
     open_desk(&d, 0);
     test_call *c = &d.c;
-    assert_int_equal(
-        mcsa_attend(d.run, (mcsa_site){ 1, 1, 0 }, &c->q.view, &c->q.view, &c->q.view, &c->out.view),
-        MCSA_OK);
+    assert_int_equal(mcsa_attend(d.run, (mcsa_site){ 1, 1, 0 }, &c->q.view, &c->q.view, &c->q.view, &c->out.view),
+                     MCSA_OK);
     close_desk(&d);
 }
 
@@ -314,8 +309,7 @@ static void non_finite_inputs_are_refused_when_asked(void **state)
     static const char *const says[] = { "q has 2 NaN", "k has 2 NaN", "v has 2 NaN" };
     for (int i = 0; i < 3; i++)
         for (size_t b = 0; b < TEST_COUNT(bad); b++) {
-            float *first = test_at(t[i], 0, 39, 7), *second = test_at(t[i], 1, 0, 0),
-                  keep[2] = { *first, *second };
+            float *first = test_at(t[i], 0, 39, 7), *second = test_at(t[i], 1, 0, 0), keep[2] = { *first, *second };
             *first = *second = bad[b];
             mcsa_status status = mcsa_attend(d.run, (mcsa_site){ 1, 0, 0 }, t[0], t[1], t[2], &d.c.out.view);
             assert_int_equal(status, MCSA_EINVAL);
@@ -346,10 +340,8 @@ static void names_and_versions(void **state)
 {
     (void)state;
     assert_string_equal(mcsa_version(), MCSA_VERSION);
-    static const char *const statuses[] = { "ok",          "invalid argument",
-                                            "unsupported", "out of memory",
-                                            "bad format",  "input/output error",
-                                            "canceled" };
+    static const char *const statuses[] = { "ok",         "invalid argument",   "unsupported", "out of memory",
+                                            "bad format", "input/output error", "canceled" };
     for (int i = 0; i < 7; i++) assert_string_equal(mcsa_status_name((mcsa_status)i), statuses[i]);
     assert_non_null(mcsa_status_name((mcsa_status)99));
     static const char *const levels[] = { "auto", "scalar", "avx2", "avx512bf16" };

@@ -37,9 +37,7 @@ static void fuse(test_call *c)
 /* All calls of a small run; out: [CALLS] contiguous tensors in order of (step, layer, branch). */
 static void play(const scene *s, test_tensor *out)
 {
-    mcsa_config config = {
-        .steps = STEPS, .layers = L, .branches = B, .schedule = "list:0,2", .density = 0.2f
-    };
+    mcsa_config config = { .steps = STEPS, .layers = L, .branches = B, .schedule = "list:0,2", .density = 0.2f };
     config.group = 24;
     config.isa = s->isa;
     config.residual = s->residual;
@@ -94,8 +92,7 @@ static void r15_any_number_of_threads_gives_the_same_bits(void **state)
     for (size_t l = 0; l < TEST_COUNT(test_levels); l++) {
         if (!test_has(test_levels[l])) continue;
         for (size_t t = 0; t < TEST_COUNT(test_dtypes); t++) {
-            scene one = { .isa = test_levels[l], .dtype = test_dtypes[t], .threads = 1 },
-                  more[2] = { one, one };
+            scene one = { .isa = test_levels[l], .dtype = test_dtypes[t], .threads = 1 }, more[2] = { one, one };
             one.residual = more[0].residual = more[1].residual = (mcsa_residual)(MCSA_RESIDUAL_BF16 + (int)t);
             more[0].threads = 3;
             more[1].threads = 5;
@@ -147,9 +144,7 @@ static void r4_strided_views_are_not_copied(void **state)
     int64_t bytes[3], calls[3];
     for (int layout = 0; layout < 3; layout++) {
         test_heap heap = { 0 };
-        mcsa_config config = {
-            .steps = 2, .layers = 1, .schedule = "list:0", .allocator = test_heap_allocator(&heap)
-        };
+        mcsa_config config = { .steps = 2, .layers = 1, .schedule = "list:0", .allocator = test_heap_allocator(&heap) };
         mcsa_run *run = test_run(&config);
         test_call c = test_call_make((const int[]){ H, N, N, D }, MCSA_F32, (test_layout)layout, 1, 1);
         for (int step = 0; step < 2; step++) assert_attends(run, step, 0, 0, &c);
@@ -173,13 +168,10 @@ static void r5_padding_never_enters(void **state)
     for (size_t l = 0; l < TEST_COUNT(test_levels); l++) {
         if (!test_has(test_levels[l])) continue;
         for (size_t t = 0; t < TEST_COUNT(test_dtypes); t++) {
-            mcsa_config config = {
-                .steps = 2, .layers = 1, .schedule = "list:0", .group = 32, .isa = test_levels[l]
-            };
+            mcsa_config config = { .steps = 2, .layers = 1, .schedule = "list:0", .group = 32, .isa = test_levels[l] };
             mcsa_run *run = test_run(&config), *padded = test_run(&config);
             test_call c = test_call_make((const int[]){ H, N, N, D }, test_dtypes[t], TEST_HND, 5, 1);
-            test_call p =
-                test_call_make((const int[]){ H, PADDED, PADDED, D }, test_dtypes[t], TEST_HND, 6, 1);
+            test_call p = test_call_make((const int[]){ H, PADDED, PADDED, D }, test_dtypes[t], TEST_HND, 6, 1);
             test_tensor *from[3] = { &c.q, &c.k, &c.v }, *to[3] = { &p.q, &p.k, &p.v };
             for (int i = 0; i < 3; i++) {
                 for (int h = 0; h < H; h++)

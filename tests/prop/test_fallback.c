@@ -43,9 +43,7 @@ static test_call call_of(int N, int D)
 
 static mcsa_run *open_run(const char *schedule, int branches, mcsa_sharing sharing)
 {
-    mcsa_config config = {
-        .steps = 20, .layers = 2, .branches = branches, .schedule = schedule, .sharing = sharing
-    };
+    mcsa_config config = { .steps = 20, .layers = 2, .branches = branches, .schedule = schedule, .sharing = sharing };
     config.group = 16;
     return test_run(&config);
 }
@@ -73,6 +71,20 @@ static void a_schedule_without_any_anchor(void **state)
     test_call c = call_of(50, 8);
     for (int step = 0; step < 4; step++) attend_and_compare(run, step, 0, &c, step == 0);
     expect_counts(run, (counts){ .no_anchor = 1, .reuse = 3 });
+    test_call_free(&c);
+    mcsa_run_free(run);
+}
+
+/* Dense steps between an anchor and its reuse change nothing: the anchor still serves. */
+static void dense_steps_behind_an_anchor(void **state)
+{
+    (void)state;
+    const mcsa_action actions[5] = { MCSA_ANCHOR, MCSA_DENSE, MCSA_REUSE, MCSA_DENSE, MCSA_REUSE };
+    mcsa_config config = { .steps = 5, .layers = 1, .actions = actions, .group = 16 };
+    mcsa_run *run = test_run(&config);
+    test_call c = call_of(50, 8);
+    for (int step = 0; step < 5; step++) attend_and_compare(run, step, 0, &c, actions[step] != MCSA_REUSE);
+    expect_counts(run, (counts){ .anchor = 1, .reuse = 2 });
     test_call_free(&c);
     mcsa_run_free(run);
 }
@@ -221,6 +233,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_an_anchor),
         cmocka_unit_test(a_schedule_without_any_anchor),
+        cmocka_unit_test(dense_steps_behind_an_anchor),
         cmocka_unit_test(skipped_steps),
         cmocka_unit_test(a_changed_shape),
         cmocka_unit_test(a_shape_that_changes_at_an_anchor),

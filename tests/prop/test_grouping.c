@@ -44,8 +44,8 @@ static void order_is_a_permutation_in_full_groups_but_the_last(void **state)
             int C = groups[i];
             const int tokens[] = { 1, C > 1 ? C - 1 : 1, C, C + 1, 2 * C, 2 * C + 1, 3 * C - 1, 5 * C + 3 };
             for (size_t t = 0; t < TEST_COUNT(tokens); t++) {
-                test_call c = test_call_make((const int[]){ 2, tokens[t], tokens[t], 9 }, test_dtypes[t % 3],
-                                             TEST_HND, t, 1);
+                test_call c =
+                    test_call_make((const int[]){ 2, tokens[t], tokens[t], 9 }, test_dtypes[t % 3], TEST_HND, t, 1);
                 mcsa_run *run = grouped(&c, C, test_levels[l]);
                 judge_partition(test_selection(run, 0, 0), tokens[t], C);
                 mcsa_run_free(run);
@@ -117,8 +117,7 @@ static void cuts_are_at_the_median_of_the_principal_direction(void **state)
                     }
                     for (int n = 0; n < N; n++)
                         for (int d = 0; d < D; d++)
-                            test_set(&c.q.view, h, n, d,
-                                     d == 7 ? value[h][n] : 8 + test_below(&seed, 8) / 16.0);
+                            test_set(&c.q.view, h, n, d, d == 7 ? value[h][n] : 8 + test_below(&seed, 8) / 16.0);
                 }
                 mcsa_run *run = grouped(&c, 16, test_levels[l]);
                 const mcsa_selection *found = test_selection(run, 0, 0);
@@ -164,8 +163,7 @@ static double judge_scatter(const test_call *c, int h, const int32_t *order, int
     double cut = scatter(c, h, order, left) + scatter(c, h, order + left, count - left);
     double plain = scatter(c, h, file, left) + scatter(c, h, file + left, count - left);
     if (!(cut < whole && cut < plain))
-        fail_msg("%d rows with scatter %.9g: %.9g after the cut, %.9g in file order", count, whole, cut,
-                 plain);
+        fail_msg("%d rows with scatter %.9g: %.9g after the cut, %.9g in file order", count, whole, cut, plain);
     free(file);
     return judge_scatter(c, h, order, left, C) + judge_scatter(c, h, order + left, count - left, C);
 }
@@ -191,8 +189,7 @@ static void grouping_lowers_variance_at_every_cut(void **state)
                 double grouped_sum = judge_scatter(&c, h, s->order + h * N, N, C), file_sum = 0;
                 int32_t file[N];
                 for (int n = 0; n < N; n++) file[n] = n;
-                for (int g = 0; g < s->G; g++)
-                    file_sum += scatter(&c, h, file + g * C, mcsa_group_size(s, g));
+                for (int g = 0; g < s->G; g++) file_sum += scatter(&c, h, file + g * C, mcsa_group_size(s, g));
                 print_message("  %s, %s: %.3f of the variance in file order\n", mcsa_isa_name(test_levels[l]),
                               clustered ? "16 clusters" : "no structure", grouped_sum / file_sum);
                 assert_true(grouped_sum < file_sum);

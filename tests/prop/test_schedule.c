@@ -7,8 +7,7 @@ static void expand(const char *text, int steps, char *letters, char *anchors)
 {
     char error[256] = "";
     mcsa_action *actions = test_alloc(sizeof *actions * (size_t)steps);
-    if (mcsa_schedule_fill(text, steps, actions, error, sizeof error) != MCSA_OK)
-        fail_msg("%s: %s", text, error);
+    if (mcsa_schedule_fill(text, steps, actions, error, sizeof error) != MCSA_OK) fail_msg("%s: %s", text, error);
     char *end = anchors;
     *end = 0;
     for (int t = 0; t < steps; t++) {
@@ -23,8 +22,7 @@ static void expect_anchors(const char *text, int steps, const char *expected)
 {
     char letters[1024], anchors[4096];
     expand(text, steps, letters, anchors);
-    if (strcmp(anchors, expected))
-        fail_msg("%s over %d steps has anchors %s, not %s", text, steps, anchors, expected);
+    if (strcmp(anchors, expected)) fail_msg("%s over %d steps has anchors %s, not %s", text, steps, anchors, expected);
 }
 
 static void expect_letters(const char *text, int steps, const char *expected)
@@ -94,8 +92,7 @@ static void gaps_of_ramp_grow(void **state)
             }
             before = t;
         }
-        if (steps - 1 - before < gap / 2)
-            fail_msg("%d steps: anchor %d serves nearly nothing", steps, before);
+        if (steps - 1 - before < gap / 2) fail_msg("%d steps: anchor %d serves nearly nothing", steps, before);
     }
 }
 
@@ -136,8 +133,7 @@ static void bad_text_is_refused_with_a_sentence(void **state)
         char error[256] = "";
         if (mcsa_schedule_fill(cases[i].text, 40, actions, error, sizeof error) != MCSA_EINVAL)
             fail_msg("\"%s\" was not refused", cases[i].text);
-        if (!strstr(error, cases[i].says))
-            fail_msg("\"%s\": \"%s\" lacks \"%s\"", cases[i].text, error, cases[i].says);
+        if (!strstr(error, cases[i].says)) fail_msg("\"%s\": \"%s\" lacks \"%s\"", cases[i].text, error, cases[i].says);
         assert_int_equal(mcsa_schedule_fill(cases[i].text, 40, actions, NULL, 0), MCSA_EINVAL);
     }
 }
@@ -163,9 +159,7 @@ static void bad_arguments_are_refused(void **state)
 static void a_run_follows_its_schedule(void **state)
 {
     (void)state;
-    mcsa_config config = {
-        .steps = 8, .layers = 3, .branches = 2, .dense_layers = 1, .schedule = "list:2,5"
-    };
+    mcsa_config config = { .steps = 8, .layers = 3, .branches = 2, .dense_layers = 1, .schedule = "list:2,5" };
     mcsa_run *run = test_run(&config);
     static const char expected[3][9] = { "DDDDDDDD", "DDArrArr", "DDArrArr" };
     for (int layer = 0; layer < 3; layer++)
@@ -174,8 +168,9 @@ static void a_run_follows_its_schedule(void **state)
                 int action = mcsa_run_action(run, (mcsa_site){ step, layer, branch });
                 assert_int_equal("DAr"[action], expected[layer][step]);
             }
-    static const mcsa_site outside[] = { { -1, 0, 0 }, { 8, 0, 0 },  { 0, -1, 0 },
-                                         { 0, 3, 0 },  { 0, 0, -1 }, { 0, 0, 2 } };
+    static const mcsa_site outside[] = {
+        { -1, 0, 0 }, { 8, 0, 0 }, { 0, -1, 0 }, { 0, 3, 0 }, { 0, 0, -1 }, { 0, 0, 2 }
+    };
     for (size_t i = 0; i < TEST_COUNT(outside); i++) assert_int_equal(mcsa_run_action(run, outside[i]), -1);
     assert_int_equal(mcsa_run_action(NULL, (mcsa_site){ 0, 0, 0 }), -1);
     mcsa_run_free(run);
@@ -185,16 +180,11 @@ static void actions_may_differ_by_layer(void **state)
 {
     (void)state;
     enum { L = 3, S = 4 };
-    mcsa_action actions[L * S] = {
-        MCSA_ANCHOR, MCSA_REUSE, MCSA_REUSE,  MCSA_REUSE, MCSA_DENSE,  MCSA_DENSE,
-        MCSA_ANCHOR, MCSA_REUSE, MCSA_ANCHOR, MCSA_DENSE, MCSA_ANCHOR, MCSA_REUSE
-    };
-    const mcsa_action expected[L * S] = { MCSA_DENSE,  MCSA_DENSE, MCSA_DENSE,  MCSA_DENSE,
-                                          MCSA_DENSE,  MCSA_DENSE, MCSA_ANCHOR, MCSA_REUSE,
-                                          MCSA_ANCHOR, MCSA_DENSE, MCSA_ANCHOR, MCSA_REUSE };
-    mcsa_config config = {
-        .steps = S, .layers = L, .actions = actions, .schedule = "ignored", .dense_layers = 1
-    };
+    mcsa_action actions[L * S] = { MCSA_ANCHOR, MCSA_REUSE, MCSA_REUSE,  MCSA_REUSE, MCSA_DENSE,  MCSA_DENSE,
+                                   MCSA_ANCHOR, MCSA_REUSE, MCSA_ANCHOR, MCSA_DENSE, MCSA_ANCHOR, MCSA_REUSE };
+    const mcsa_action expected[L * S] = { MCSA_DENSE,  MCSA_DENSE, MCSA_DENSE,  MCSA_DENSE, MCSA_DENSE,  MCSA_DENSE,
+                                          MCSA_ANCHOR, MCSA_REUSE, MCSA_ANCHOR, MCSA_DENSE, MCSA_ANCHOR, MCSA_REUSE };
+    mcsa_config config = { .steps = S, .layers = L, .actions = actions, .schedule = "ignored", .dense_layers = 1 };
     mcsa_run *run = test_run(&config);
     memset(actions, 0x7f, sizeof actions); /* the run has its own copy */
     for (int layer = 0; layer < L; layer++)

@@ -99,8 +99,8 @@ static void judge_groups(const test_call *c, const mcsa_selection *s, const char
                 total += m.mass[j];
                 ties += wrong;
                 if (wrong && fabs(m.mass[j] - kth) > m.delta[j] + kth_delta)
-                    fail_msg("%s head %d group %d: key %d with mass %.9g is %s; the K-th has %.9g", what, h,
-                             g, j, m.mass[j], is_kept ? "kept" : "dropped", kth);
+                    fail_msg("%s head %d group %d: key %d with mass %.9g is %s; the K-th has %.9g", what, h, g, j,
+                             m.mass[j], is_kept ? "kept" : "dropped", kth);
             }
             assert_int_equal(kept, s->K);
             /* Each query's weights sum to 1; a check of the reference itself, so in double. */
@@ -114,9 +114,7 @@ static void judge_groups(const test_call *c, const mcsa_selection *s, const char
 static void kept_keys_have_the_largest_exact_masses(void **state)
 {
     (void)state;
-    static const int shapes[][4] = {
-        { 2, 300, 300, 32 }, { 1, 257, 257, 17 }, { 1, 64, 64, 128 }, { 1, 1, 1, 8 }
-    };
+    static const int shapes[][4] = { { 2, 300, 300, 32 }, { 1, 257, 257, 17 }, { 1, 64, 64, 128 }, { 1, 1, 1, 8 } };
     static const double amplitudes[] = { 0.05, 1, 3 };
     char what[96];
     for (size_t l = 0; l < TEST_COUNT(test_levels); l++) {
@@ -125,8 +123,7 @@ static void kept_keys_have_the_largest_exact_masses(void **state)
             for (size_t i = 0; i < TEST_COUNT(shapes); i++) {
                 double amplitude = amplitudes[(t + i) % TEST_COUNT(amplitudes)];
                 test_call c = test_call_make(shapes[i], test_dtypes[t], TEST_NHD, 20 + i, amplitude);
-                mcsa_run *run =
-                    selected(&c, (mcsa_config){ .group = 48, .density = 0.2f, .isa = test_levels[l] });
+                mcsa_run *run = selected(&c, (mcsa_config){ .group = 48, .density = 0.2f, .isa = test_levels[l] });
                 snprintf(what, sizeof what, "%s %s N %d D %d, |q| ~ %g", mcsa_isa_name(test_levels[l]),
                          test_dtype_name(test_dtypes[t]), c.N, c.D, amplitude);
                 judge_groups(&c, test_selection(run, 0, 0), what);
@@ -173,8 +170,7 @@ static void on_equal_mass_the_lower_index_wins(void **state)
             test_call c = test_call_make((const int[]){ 1, N, N, 24 }, test_dtypes[t], TEST_HND, 4, 1);
             for (int j = 1; j < N; j++)
                 for (int d = 0; d < 24; d++) test_set(&c.k.view, 0, j, d, test_get(&c.k.view, 0, 0, d));
-            mcsa_run *run =
-                selected(&c, (mcsa_config){ .group = 32, .density = 0.3f, .isa = test_levels[l] });
+            mcsa_run *run = selected(&c, (mcsa_config){ .group = 32, .density = 0.3f, .isa = test_levels[l] });
             const mcsa_selection *s = test_selection(run, 0, 0);
             assert_int_equal(s->K, K);
             for (int g = 0; g < s->G; g++)
@@ -249,8 +245,7 @@ static void t2_permuting_keys_permutes_the_kept(void **state)
             weigh(&a, s, h, g, &m);
             double kth = kth_largest(m.mass, N, s->K);
             for (int j = 0; j < N; j++)
-                if (test_is_kept(s, h, g, j) != test_is_kept(p, h, g, to[j]) &&
-                    fabs(m.mass[j] - kth) > 2 * m.delta[j])
+                if (test_is_kept(s, h, g, j) != test_is_kept(p, h, g, to[j]) && fabs(m.mass[j] - kth) > 2 * m.delta[j])
                     fail_msg("head %d group %d: key %d became %d and changed sides", h, g, j, to[j]);
         }
     mass_free(&m);
@@ -272,15 +267,13 @@ static void permuting_heads_permutes_everything(void **state)
     for (int i = 0; i < 3; i++)
         for (int h = 0; h < H; h++)
             for (int n = 0; n < N; n++)
-                for (int d = 0; d < D; d++)
-                    test_set(&into[i]->view, to[h], n, d, test_get(&from[i]->view, h, n, d));
+                for (int d = 0; d < D; d++) test_set(&into[i]->view, to[h], n, d, test_get(&from[i]->view, h, n, d));
     mcsa_config config = { .group = 32, .density = 0.2f };
     mcsa_run *first = selected(&a, config), *second = selected(&b, config);
     const mcsa_selection *s = test_selection(first, 0, 0), *p = test_selection(second, 0, 0);
     for (int h = 0; h < H; h++) {
         assert_memory_equal(s->order + h * N, p->order + to[h] * N, sizeof *s->order * N);
-        assert_memory_equal(test_kept(s, h, 0), test_kept(p, to[h], 0),
-                            sizeof *s->kept * (size_t)(s->G * s->words));
+        assert_memory_equal(test_kept(s, h, 0), test_kept(p, to[h], 0), sizeof *s->kept * (size_t)(s->G * s->words));
     }
     for (int step = 0; step < 2; step++) { /* the anchor's output, then that of a reuse */
         assert_attends(first, step, 0, 0, &a);

@@ -59,9 +59,7 @@ static void followers_cost_less_than_leaders(void **state)
 {
     (void)state;
     enum { N = 128 };
-    mcsa_config config = {
-        .steps = 2, .layers = 1, .branches = 2, .schedule = "list:0", .density = 0.5f, .group = 32
-    };
+    mcsa_config config = { .steps = 2, .layers = 1, .branches = 2, .schedule = "list:0", .density = 0.5f, .group = 32 };
     mcsa_run *run = test_run(&config);
     test_call c = test_call_make((const int[]){ 1, N, N, 8 }, MCSA_F32, TEST_HND, 1, 1);
     assert_attends(run, 0, 0, 0, &c);
@@ -77,9 +75,7 @@ static void r12_calls_add_up(void **state)
 {
     (void)state;
     enum { STEPS = 12, L = 3, B = 2 };
-    mcsa_config config = {
-        .steps = STEPS, .layers = L, .branches = B, .dense_layers = 1, .schedule = "list:2,5"
-    };
+    mcsa_config config = { .steps = STEPS, .layers = L, .branches = B, .dense_layers = 1, .schedule = "list:2,5" };
     config.group = 16;
     mcsa_run *run = test_run(&config);
     test_call c = test_call_make((const int[]){ 1, 48, 48, 8 }, MCSA_F32, TEST_HND, 1, 1);
@@ -90,8 +86,7 @@ static void r12_calls_add_up(void **state)
                 if (step == 5 && layer == 1) continue; /* an anchor skipped: two fallbacks at step 6 */
                 assert_attends(run, step, layer, branch, &c);
                 calls++;
-                assert_int_equal(mcsa_attend_dense(run, &c.q.view, &c.k.view, &c.v.view, &c.out.view, NULL),
-                                 MCSA_OK);
+                assert_int_equal(mcsa_attend_dense(run, &c.q.view, &c.k.view, &c.v.view, &c.out.view, NULL), MCSA_OK);
             }
     mcsa_stats s = stats_of(run);
     assert_int_equal(s.dense + s.anchor + s.reuse + s.fallback, calls);
@@ -116,9 +111,7 @@ static void bytes_held_are_those_of_the_forms(void **state)
                   { MCSA_RESIDUAL_OFF, 0 } };
     for (size_t i = 0; i < TEST_COUNT(cases); i++) {
         test_heap heap = { 0 };
-        mcsa_config config = {
-            .steps = 2, .layers = L, .schedule = "list:0", .residual = cases[i].form, .group = 32
-        };
+        mcsa_config config = { .steps = 2, .layers = L, .schedule = "list:0", .residual = cases[i].form, .group = 32 };
         config.allocator = test_heap_allocator(&heap);
         mcsa_run *run = test_run(&config);
         test_call c = test_call_make((const int[]){ H, N, N, D }, MCSA_BF16, TEST_HND, 1, 1);
@@ -128,8 +121,7 @@ static void bytes_held_are_those_of_the_forms(void **state)
         s = stats_of(run);
         assert_int_equal(s.residual_bytes, (int64_t)L * H * N * cases[i].row);
         /* order: 4 bytes a query, to a multiple of 64; kept: one bit per group and key, in words of 64 */
-        assert_int_equal(s.selection_bytes,
-                         (int64_t)L * ((H * N * 4 + 63) / 64 * 64 + H * 5 * ((N + 63) / 64) * 8));
+        assert_int_equal(s.selection_bytes, (int64_t)L * ((H * N * 4 + 63) / 64 * 64 + H * 5 * ((N + 63) / 64) * 8));
         assert_int_equal(s.allocations, heap.calls);
         assert_true(s.selection_bytes + s.residual_bytes + s.scratch_bytes <= heap.bytes);
         assert_attends(run, 1, 0, 0, &c);
