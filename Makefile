@@ -1,12 +1,12 @@
 # The front door: short names for what CMake does.  `make help` lists them.  Everything is built in build/PRESET.
 
-MODEL      := models/tiny-t2v
-PROMPT     := a red star orbits over a blue checker background, camera pans left
-DEMO_FLAGS :=
-PREFIX     := /usr/local
+MODEL        := models/tiny-t2v
+PROMPT       := a red star orbits over a blue checker background, camera pans left
+DEMO_FLAGS   :=
+PREFIX       := /usr/local
 FUZZ_SECONDS := 600
-JOBS       := $(shell nproc 2>/dev/null || echo 2)
-MAKEFLAGS  += --no-print-directory
+JOBS         := $(shell nproc 2>/dev/null || echo 2)
+MAKEFLAGS    += --no-print-directory
 
 configure = cmake --preset $(1) >/dev/null
 compile   = cmake --build --preset $(1) --parallel $(JOBS)
