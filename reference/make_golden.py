@@ -28,7 +28,7 @@ import bounds
 import mcsa_ref as ref
 
 PATH = pathlib.Path(__file__).resolve().parent.parent / "tests/golden/method.safetensors"
-H, N, D, C, DENSITY = 2, 61, 21, 16, 0.2
+H, N, D, C, DENSITY = 2, 61, 21, 13, 0.21
 
 
 def problem(seed):
