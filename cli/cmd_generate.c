@@ -2,6 +2,7 @@
  *
  * Three stages: prepare refuses whatever can be refused before the long part, perform denoises, deliver
  * writes every file.  Nothing is written before all clips are made, so Ctrl-C leaves no file at all. */
+#include "attention.h"
 #include "command.h"
 #include "dit/generate.h"
 #include "interrupt.h"
@@ -19,10 +20,10 @@ enum { METHOD_MCSA, METHOD_DENSE };
 typedef struct settings {
     const char *model, *prompt, *context, *negative_context;
     int steps, frames, height, width;
-    float guidance, shift, density;
+    float guidance, shift;
     uint64_t seed;
-    int method, group, residual, branches, sampler, dense_layers;
-    const char *schedule;
+    int method, sampler;
+    attention_settings attention;
     int threads, isa, backend, precision;
     int compare, quiet, json;
     option_texts out;
@@ -31,25 +32,7 @@ typedef struct settings {
 
 /* clang-format off */
 static const option_choice methods[] = { { "mcsa", METHOD_MCSA }, { "dense", METHOD_DENSE }, { 0 } };
-static const option_choice residuals[] = { { "bf16", MCSA_RESIDUAL_BF16 },
-                                           { "int8", MCSA_RESIDUAL_INT8 },
-                                           { "int4", MCSA_RESIDUAL_INT4 },
-                                           { "off", MCSA_RESIDUAL_OFF },
-                                           { 0 } };
-static const option_choice sharings[] = { { "shared", MCSA_BRANCHES_SHARED },
-                                          { "apart", MCSA_BRANCHES_APART },
-                                          { 0 } };
-static const option_choice samplers[] = { { "euler", DIT_EULER }, { "unipc", DIT_UNIPC }, { 0 } };
-static const option_choice isas[] = { { "auto", MCSA_ISA_AUTO },
-                                      { "scalar", MCSA_ISA_SCALAR },
-                                      { "avx2", MCSA_ISA_AVX2 },
-                                      { "avx512bf16", MCSA_ISA_AVX512BF16 },
-                                      { 0 } };
 static const option_choice backends[] = { { "auto", 0 }, { "cpu", 1 }, { 0 } };
-static const option_choice precisions[] = { { "auto", 0 },
-                                            { "f32", MCSA_F32 },
-                                            { "bf16", MCSA_BF16 },
-                                            { 0 } };
 
 #define FIELD(name) .offset = offsetof(settings, name)
 
@@ -87,7 +70,8 @@ static const option table[] = {
     { .name = "guidance", .kind = OPTION_REAL, FIELD(guidance), .value = "X",
       .fallback = "3", .min = 0, .max = 100,
       .help = "how strongly to follow the caption; 1 turns guidance off and halves the work" },
-    { .name = "sampler", .kind = OPTION_CHOICE, FIELD(sampler), .choices = samplers, .fallback = "euler",
+    { .name = "sampler", .kind = OPTION_CHOICE, FIELD(sampler), .choices = choices_sampler,
+      .fallback = "euler",
       .help = "flow-matching integrator" },
     { .name = "shift", .kind = OPTION_REAL, FIELD(shift), .value = "X", .min = 0, .max = 100, .above_min = 1,
       .help = "of the noise schedule towards high noise; the default is in the model's "
@@ -96,35 +80,17 @@ static const option table[] = {
     { .name = "Attention", .kind = OPTION_HEADING },
     { .name = "method", .kind = OPTION_CHOICE, FIELD(method), .choices = methods, .fallback = "mcsa",
       .help = "MC-Sparse or plain dense attention" },
-    { .name = "density", .kind = OPTION_REAL, FIELD(density), .value = "X",
-      .fallback = "0.10", .min = 0, .max = 1,
-      .above_min = 1, .help = "share of the keys that each group of queries keeps" },
-    { .name = "schedule", .kind = OPTION_TEXT, FIELD(schedule), .value = "ramp|paper|every:N[,W]|list:A,B,C",
-      .fallback = "ramp",
-      .help = "which steps are anchors, where selection and residual are taken anew. ramp: the first "
-              "tenth of the steps dense, then growing gaps between anchors. paper: the first fifth dense, "
-              "then one more anchor. every:8,4: 4 dense steps, then an anchor every 8. list:3,5,8,12: "
-              "exactly these" },
-    { .name = "group", .kind = OPTION_INT, FIELD(group), .value = "N",
-      .fallback = "128", .min = 1, .max = 4096,
-      .help = "queries that share one selection" },
-    { .name = "residual", .kind = OPTION_CHOICE, FIELD(residual), .choices = residuals, .fallback = "bf16",
-      .help = "how the compensation is kept: int8 and int4 take a half and a quarter of the memory, off "
-              "drops it" },
-    { .name = "branches", .kind = OPTION_CHOICE, FIELD(branches), .choices = sharings, .fallback = "shared",
-      .help = "whether both branches of guidance use one selection" },
-    { .name = "dense-layers", .kind = OPTION_INT, FIELD(dense_layers), .value = "N",
-      .fallback = "0", .min = 0,
-      .max = 1000, .help = "keep the first N layers dense throughout" },
+    ATTENTION_OPTIONS(settings, attention),
 
     { .name = "Machine", .kind = OPTION_HEADING },
     { .name = "threads", .kind = OPTION_INT, FIELD(threads), .value = "N", .min = 1, .max = 4096,
       .help = "default: all cores, or what OMP_NUM_THREADS says" },
-    { .name = "isa", .kind = OPTION_CHOICE, FIELD(isa), .choices = isas, .fallback = "auto",
+    { .name = "isa", .kind = OPTION_CHOICE, FIELD(isa), .choices = choices_isa, .fallback = "auto",
       .help = "highest instruction set that attention may use" },
     { .name = "backend", .kind = OPTION_CHOICE, FIELD(backend), .choices = backends, .fallback = "auto",
       .help = "where to compute; `mcsa info` says what is there" },
-    { .name = "precision", .kind = OPTION_CHOICE, FIELD(precision), .choices = precisions, .fallback = "auto",
+    { .name = "precision", .kind = OPTION_CHOICE, FIELD(precision), .choices = choices_precision,
+      .fallback = "auto",
       .help = "arithmetic of linear layers and attention; auto follows the weights, F32 on machines "
               "without BF16" },
 
@@ -192,23 +158,14 @@ static mcsa_status check_settings(settings *set, mcsa_error *error)
     if (set->compare && set->method == METHOD_DENSE)
         return mcsa_fail(error, MCSA_EINVAL,
                          "--compare sets mcsa against dense; --method dense leaves nothing to set");
-    mcsa_action *actions = malloc((size_t)set->steps * sizeof *actions);
-    if (!actions) return mcsa_fail(error, MCSA_ENOMEM, "no memory for a schedule of %d steps", set->steps);
-    mcsa_status status =
-        mcsa_schedule_fill(set->schedule, set->steps, actions, error->text, sizeof error->text);
-    free(actions);
-    return status;
+    return attention_check(&set->attention, set->steps, error);
 }
 
 static mcsa_status check_model(job *j, mcsa_error *error)
 {
     settings *set = &j->set;
     const dit_wan_config *config = dit_wan_describe(j->model.transformer);
-    if (config->in_channels != config->out_channels)
-        return mcsa_fail(error, MCSA_EUNSUPPORTED,
-                         "the model takes %d channels and gives %d: it wants an image besides the noise, "
-                         "which mcsa does not do",
-                         config->in_channels, config->out_channels);
+    TRY(model_check_channels(config, error));
     if (!set->out.count)
         set->out = (option_texts){ 1, { config->out_channels == 3 ? "clip.mp4" : "clip.safetensors" } };
     TRY(model_check_size(config, set->frames, set->height, set->width, error));
@@ -261,22 +218,16 @@ static mcsa_status perform(job *j, mcsa_error *error)
         .guidance = set->guidance,
         .shift = set->shift,
         .sampler = (dit_sampler_kind)set->sampler,
+        .label = "dense",
         .quiet = set->quiet,
         .dense = set->compare || set->method == METHOD_DENSE,
-        .attention = { .steps = set->steps,
-                       .density = set->density,
-                       .group = set->group,
-                       .schedule = set->schedule,
-                       .dense_layers = set->dense_layers,
-                       .sharing = (mcsa_sharing)set->branches,
-                       .residual = (mcsa_residual)set->residual,
-                       .threads = set->threads,
-                       .isa = (mcsa_isa)set->isa },
+        .attention = attention_config(&set->attention, set->steps, set->threads, set->isa),
     };
     if (set->compare) {
         TRY(rendition_make(&j->dense, &order, error));
         order.dense = 0;
     }
+    if (!order.dense) order.label = "mcsa";
     TRY(rendition_make(&j->made, &order, error));
     if (!set->compare) return MCSA_OK;
     return quality_of_latents(&j->fidelity, &j->dense.latent, &j->made.latent, error);

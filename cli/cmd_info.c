@@ -5,6 +5,7 @@
 #include "command.h"
 #include "cpu/peak.h"
 #include "options.h"
+#include "processor.h"
 #include "video.h"
 
 #include <cjson/cJSON.h>
@@ -37,23 +38,6 @@ static const options_page page = {
         "seconds.",
     .options = table,
 };
-
-/* "model name : ..." of the first processor; "unknown" where there is no such line. */
-static void processor_name(char *name, size_t bytes)
-{
-    snprintf(name, bytes, "unknown");
-    FILE *stream = fopen("/proc/cpuinfo", "r");
-    if (!stream) return;
-    char line[512];
-    while (fgets(line, sizeof line, stream)) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
-        line[strcspn(line, "\n")] = '\0';
-        snprintf(name, bytes, "%s", colon + 1 + (colon[1] == ' '));
-        break;
-    }
-    fclose(stream);
-}
 
 static void row(const char *name, const char *text)
 {

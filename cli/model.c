@@ -167,6 +167,16 @@ mcsa_status context_from_file(context *out, const video_model *model, const char
     return status;
 }
 
+mcsa_status model_check_channels(const dit_wan_config *config, mcsa_error *error)
+{
+    if (config->in_channels != config->out_channels)
+        return mcsa_fail(error, MCSA_EUNSUPPORTED,
+                         "the model takes %d channels and gives %d: it wants an image besides the noise, "
+                         "which mcsa does not do",
+                         config->in_channels, config->out_channels);
+    return MCSA_OK;
+}
+
 mcsa_status model_check_size(const dit_wan_config *config, int frames, int height, int width,
                              mcsa_error *error)
 {

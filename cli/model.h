@@ -35,6 +35,9 @@ mcsa_status context_from_caption(context *out, const video_model *model, const c
 mcsa_status context_from_file(context *out, const video_model *model, const char *path, mcsa_error *error);
 void context_free(context *c);
 
+/* MCSA_EUNSUPPORTED for a model that takes more than the noise. */
+mcsa_status model_check_channels(const dit_wan_config *config, mcsa_error *error);
+
 /* MCSA_EINVAL unless the patch divides frames x height x width and RoPE reaches that far; the sentence
  * names the nearest sizes. */
 mcsa_status model_check_size(const dit_wan_config *config, int frames, int height, int width,

@@ -9,7 +9,7 @@
 #include "dit/generate.h"
 
 typedef struct progress {
-    const char *label; /* "dense" or "mcsa" */
+    const char *label; /* "dense", "mcsa" */
     int visible;
 } progress;
 

@@ -38,7 +38,7 @@ static mcsa_status list_anchors(rendition *out, const mcsa_run *run, const rendi
 static mcsa_status denoise(rendition *out, mcsa_run *run, const rendition_order *order, mcsa_error *error)
 {
     progress line;
-    progress_start(&line, order->dense ? "dense" : "mcsa", order->quiet);
+    progress_start(&line, order->label, order->quiet);
     dit_generate_options options = {
         .steps = order->attention.steps,
         .guidance = order->guidance,

@@ -14,6 +14,7 @@ typedef struct rendition_order {
     const context *condition, *null_condition;
     float guidance, shift;
     dit_sampler_kind sampler;
+    const char *label; /* of the progress line */
     int quiet;
     mcsa_config
         attention; /* steps, density, schedule, ...; layers and branches are filled in from the model */
