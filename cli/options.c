@@ -86,6 +86,27 @@ static mcsa_status parse_seed(const option *o, const char *text, uint64_t *out, 
     return MCSA_OK;
 }
 
+static mcsa_status parse_seeds(const option *o, const char *text, option_seeds *out, mcsa_error *error)
+{
+    *out = (option_seeds){ 0 };
+    for (;;) {
+        char piece[24]; /* 2^64 - 1 has 20 digits */
+        size_t length = strcspn(text, ",");
+        if (length >= sizeof piece)
+            return mcsa_fail(error, MCSA_EINVAL, "--%s has a seed of %zu characters", o->name, length);
+        snprintf(piece, sizeof piece, "%.*s", (int)length, text);
+        if (out->count == OPTION_SEEDS_MAX)
+            return mcsa_fail(error, MCSA_EINVAL, "--%s takes at most %d seeds", o->name, OPTION_SEEDS_MAX);
+        TRY(parse_seed(o, piece, &out->seed[out->count], error));
+        for (int i = 0; i < out->count; i++)
+            if (out->seed[i] == out->seed[out->count])
+                return mcsa_fail(error, MCSA_EINVAL, "--%s has %s twice", o->name, piece);
+        out->count++;
+        if (!text[length]) return MCSA_OK;
+        text += length + 1;
+    }
+}
+
 static mcsa_status parse_real(const option *o, const char *text, float *out, mcsa_error *error)
 {
     char *end;
@@ -149,6 +170,7 @@ static mcsa_status parse_value(const option *o, const char *text, void *settings
     case OPTION_FLAG: *(int *)field = 1; break;
     case OPTION_INT: return parse_int(o, text, field, error);
     case OPTION_SEED: return parse_seed(o, text, field, error);
+    case OPTION_SEEDS: return parse_seeds(o, text, field, error);
     case OPTION_REAL: return parse_real(o, text, field, error);
     case OPTION_TEXT: return parse_text(o, text, field, error);
     case OPTION_TEXTS: return parse_texts(o, text, field, error);

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 
+#include <stdint.h>
 #include <stdio.h>
 
 typedef enum option_kind {
@@ -16,6 +17,7 @@ typedef enum option_kind {
     OPTION_FLAG,    /* int: 1 when given */
     OPTION_INT,     /* int in [min, max] */
     OPTION_SEED,    /* uint64_t, decimal or 0x hexadecimal */
+    OPTION_SEEDS,   /* option_seeds: one or more of them, commas between, none twice */
     OPTION_REAL,    /* float in [min, max], or (min, max] with above_min */
     OPTION_TEXT,    /* const char *, borrowed from argv; not empty */
     OPTION_TEXTS,   /* option_texts: may be given several times */
@@ -33,6 +35,13 @@ typedef struct option_texts {
     int count;
     const char *text[OPTION_TEXTS_MAX];
 } option_texts;
+
+enum { OPTION_SEEDS_MAX = 64 };
+
+typedef struct option_seeds {
+    int count;
+    uint64_t seed[OPTION_SEEDS_MAX];
+} option_seeds;
 
 typedef struct option {
     const char *name; /* without the dashes; the title of an OPTION_HEADING */
