@@ -40,7 +40,9 @@ mcsa_status clip_write_y4m(const clip *c, const char *path, mcsa_error *error);
 /* The encoder that clip_write_mp4 would take: "libx264", "mpeg4", or NULL when there is none. */
 const char *clip_mp4_encoder(void);
 
-/* Frames stand in rows of at most 8 with gaps of 2 pixels between them and around. */
+enum { CLIP_SHEET_COLUMNS = 8 };
+
+/* Frames stand in rows of at most CLIP_SHEET_COLUMNS with gaps of 2 pixels between them and around. */
 void clip_sheet_size(const clip *c, int *width, int *height);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLUMNS = 8, GAP = 2 };
+enum { COLUMNS = CLIP_SHEET_COLUMNS, GAP = 2 };
 
 void clip_sheet_size(const clip *c, int *width, int *height)
 {
