@@ -1,10 +1,10 @@
 /* test_bench.c - the statistics of the benchmarks, and that their gates refuse wrong answers. */
 #include "bench.h"
-#include "problem.h"
 #include "scratch.h"
+#include "suites.h"
 
-#include "base/half.h"
 #include "base/tensor.h"
+#include "dit/linear.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -252,6 +252,80 @@ static void shuffled_selections_keep_k_keys_in_runs(void **state)
     release(&c);
 }
 
+typedef mcsa_status suite(const bench_plan *plan, bench_table *table, mcsa_error *error);
+
+/* A table at a small size; each of its rows must be right. */
+static void check_suite(suite *run, const bench_plan *plan, int rows)
+{
+    bench_table *table = calloc(1, sizeof *table);
+    mcsa_error error = { "" };
+    assert_non_null(table);
+    table->title = "small";
+    if (run(plan, table, &error) != MCSA_OK) fail_msg("%s", error.text);
+    assert_int_equal(table->count, rows);
+    for (int c = 0; c < table->count; c++)
+        if (table->cases[c].wrong) fail_msg("%s is wrong", table->cases[c].label);
+    cJSON *root = bench_json(table);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(root, "rows")), rows);
+    cJSON_Delete(root);
+    free(table);
+}
+
+static const mcsa_dtype dtypes[] = { MCSA_F32, MCSA_BF16, MCSA_F16 };
+
+static void every_attention_table_is_right(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        bench_plan plan = { .shape = { 2, 210, 40, 32, 1, dtypes[i], MCSA_ISA_AUTO },
+                            .densities = { 0.2f, 1 },
+                            .density_count = 2,
+                            .repeats = 1 };
+        check_suite(bench_attend, &plan, 5);
+        check_suite(bench_select, &plan, 5);
+        check_suite(bench_group, &plan, 6);
+        check_suite(bench_reuse, &plan, 7);
+        check_suite(bench_scaling, &plan, 6);
+    }
+}
+
+static void every_linear_layer_is_right(void **state)
+{
+    (void)state;
+    bench_plan plan = { .shape = { 3, 70, 40, 32, 1, MCSA_F32, MCSA_ISA_AUTO }, .ffn = 200, .repeats = 1 };
+    check_suite(bench_gemm, &plan, dit_linear_has_bf16() ? 8 : 4);
+}
+
+static void every_step_of_a_model_is_right(void **state)
+{
+    static const char *const models[] = { MCSA_GOLDEN_DIR "/wan-f32", MCSA_GOLDEN_DIR "/wan-bf16" };
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        bench_plan plan = { .shape = { .group = 16, .threads = 1 },
+                            .densities = { 0.2f },
+                            .density_count = 1,
+                            .repeats = 1,
+                            .model = models[i],
+                            .frames = 4,
+                            .height = 16,
+                            .width = 16 };
+        check_suite(bench_model, &plan, 15);
+        check_suite(bench_scaling, &plan, 12);
+    }
+}
+
+static void a_model_is_asked_for(void **state)
+{
+    (void)state;
+    bench_plan plan = { .repeats = 1 };
+    bench_table *table = calloc(1, sizeof *table);
+    mcsa_error error = { "" };
+    assert_non_null(table);
+    assert_int_equal(bench_model(&plan, table, &error), MCSA_EINVAL);
+    assert_string_equal(error.text, "this table needs --model DIR");
+    free(table);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -265,6 +339,10 @@ int main(void)
         cmocka_unit_test(the_grouping_gate_refuses_a_query_that_stands_twice),
         cmocka_unit_test(the_selection_gate_refuses_a_light_key),
         cmocka_unit_test(shuffled_selections_keep_k_keys_in_runs),
+        cmocka_unit_test(every_attention_table_is_right),
+        cmocka_unit_test(every_linear_layer_is_right),
+        cmocka_unit_test(every_step_of_a_model_is_right),
+        cmocka_unit_test(a_model_is_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
