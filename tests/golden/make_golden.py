@@ -2,9 +2,9 @@
 """Golden files of tests/golden: what Diffusers and PyTorch compute, for the C code to agree with.
 
     pip install -r requirements.txt
-    python make_golden.py                       rewrites every golden file of this folder (about 0.6 MB)
+    python make_golden.py                       rewrites every golden file of this folder (1.2 MB)
     python make_golden.py --check-trained DIR --test BUILD/tests/golden_test_wan
-                                                one forward of a trained model, Diffusers against C
+                                                forward passes of a trained model, Diffusers against C
 
 Models are random but not tame: weights are large enough that attention is far from uniform, and norms, tables and biases
 are far from their initial 1 and 0, so a swapped pair or a forgotten term shows.  References are Diffusers in float32, also
@@ -12,6 +12,7 @@ for the models stored in 16 bits: what is measured then is the arithmetic of the
 """
 
 import argparse
+import json
 import math
 import pathlib
 import subprocess
@@ -20,7 +21,7 @@ import tempfile
 import numpy as np
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler, WanTransformer3DModel
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -46,6 +47,8 @@ SAMPLERS = [("euler", 1, 3.0), ("euler", 5, 1.0), ("euler", 40, 3.0), ("unipc", 
             ("unipc", 3, 1.0), ("unipc", 10, 3.0), ("unipc", 40, 5.0)]
 
 GENERATED = dict(model="wan-bf16", steps=4, guidance=3.0, shift=3.0)
+
+CAPTION = "a red star orbits over a blue checker background, camera pans left"
 
 NOISE_SEEDS = [0, 1, 2**63 + 5]
 NOISE_COUNT = 1001
@@ -165,20 +168,32 @@ def noise(seed, count):
     return torch.from_numpy(np.array(numbers[:count], dtype=np.float64).astype(np.float32))
 
 
-def check_trained(folder, test, frames, height, width):
+def encode_caption(folder, caption):
+    """The word-window encoder of src/dit/text.h, once more."""
+    config = json.loads((folder / "config.json").read_text())
+    weights = {name: value.float() for name, value in load_file(folder / "model.safetensors").items()}
+    words = [config["vocabulary"].index(word) for word in caption.replace(",", " ").split()]
+    reach, pad = config["window"], config["vocabulary"].index("<pad>")
+    places = [pad] * reach + words + [pad] * (config["max_words"] - len(words) + reach)
+    return torch.stack([row + sum(weights["window.weight"][o, places[i + o]] for o in range(2 * reach + 1))
+                        for i, row in enumerate(weights["position.weight"])])
+
+
+def check_trained(folder, test, extent):
     """folder: a model with transformer/ and text_encoder/ inside."""
-    transformer = pathlib.Path(folder) / "transformer"
-    model, info = WanTransformer3DModel.from_pretrained(transformer, torch_dtype=torch.float32, output_loading_info=True)
+    folder = pathlib.Path(folder)
+    model, info = WanTransformer3DModel.from_pretrained(folder / "transformer", torch_dtype=torch.float32,
+                                                        output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"], info
-    generator = torch.Generator().manual_seed(0)
-    latent = torch.randn(model.config.in_channels, frames, height, width, generator=generator)
-    context = torch.randn(32, model.config.text_dim, generator=generator)
-    timestep = 750.0
-    with tempfile.TemporaryDirectory() as scratch:
-        golden = pathlib.Path(scratch) / "golden.safetensors"
-        save_file({"latent": latent, "context": context, "timestep": torch.tensor([timestep]),
-                   "velocity": forward(model.eval(), latent, timestep, context)}, golden)
-        subprocess.run([test, transformer, golden], check=True)
+    latent = torch.randn(model.config.in_channels, *extent, generator=torch.Generator().manual_seed(0))
+    context = encode_caption(folder / "text_encoder", CAPTION)
+    for timestep in 1000.0, 750.0, 250.0, 25.0:
+        with tempfile.TemporaryDirectory() as scratch:
+            golden = pathlib.Path(scratch) / "golden.safetensors"
+            save_file({"latent": latent, "context": context, "timestep": torch.tensor([timestep]),
+                       "velocity": forward(model.eval(), latent, timestep, context)}, golden)
+            print(f"timestep {timestep:g}", flush=True)
+            subprocess.run([test, folder / "transformer", golden], check=True)
 
 
 def main():
@@ -188,7 +203,7 @@ def main():
     parser.add_argument("--size", nargs=3, type=int, default=(16, 64, 64), metavar=("FRAMES", "HEIGHT", "WIDTH"))
     arguments = parser.parse_args()
     if arguments.check_trained:
-        check_trained(arguments.check_trained, arguments.test, *arguments.size)
+        check_trained(arguments.check_trained, arguments.test, arguments.size)
         return
     for name, description in MODELS.items():
         write_model(name, *description)
