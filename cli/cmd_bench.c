@@ -1,9 +1,10 @@
 /* cmd_bench.c - `mcsa bench`: times the kernels here, after checking their answers. */
 #include "suites.h"
+#include "choices.h"
 #include "command.h"
-#include "cpu/features.h"
 #include "cpu/peak.h"
 #include "options.h"
+#include "processor.h"
 #include "staged.h"
 
 #include <stdlib.h>
@@ -16,11 +17,6 @@ typedef struct settings {
 
 /* clang-format off */
 static const option_choice dtypes[] = { { "f32", MCSA_F32 }, { "bf16", MCSA_BF16 }, { "f16", MCSA_F16 }, { 0 } };
-static const option_choice isas[] = { { "auto", MCSA_ISA_AUTO },
-                                      { "scalar", MCSA_ISA_SCALAR },
-                                      { "avx2", MCSA_ISA_AVX2 },
-                                      { "avx512bf16", MCSA_ISA_AVX512BF16 },
-                                      { 0 } };
 
 #define FIELD(name) .offset = offsetof(settings, name)
 
@@ -54,7 +50,7 @@ static const option table[] = {
       .max = BENCH_REPEATS_MAX, .help = "rounds over all rows of a table" },
     { .name = "threads", .kind = OPTION_INT, FIELD(threads), .value = "N", .min = 1, .max = 4096,
       .help = "default: all cores, or what OMP_NUM_THREADS says" },
-    { .name = "isa", .kind = OPTION_CHOICE, FIELD(isa), .choices = isas, .fallback = "auto",
+    { .name = "isa", .kind = OPTION_CHOICE, FIELD(isa), .choices = choices_isa, .fallback = "auto",
       .help = "highest instruction set to use" },
     { .name = "json", .kind = OPTION_TEXT, FIELD(json), .value = "FILE", .help = "write the table as JSON too" },
     { 0 },
@@ -137,8 +133,10 @@ static mcsa_status write_json(const bench_table *result, const char *path, mcsa_
     FILE *stream;
     TRY(staged_name(&file, path, error));
     TRY(staged_open(&file, &stream, error));
+    char processor[200];
+    processor_name(processor, sizeof processor);
     cJSON *root = bench_json(result);
-    char *text = root ? cJSON_Print(root) : NULL;
+    char *text = root && cJSON_AddStringToObject(root, "processor", processor) ? cJSON_Print(root) : NULL;
     mcsa_status status = MCSA_OK;
     if (text)
         fprintf(stream, "%s\n", text);
