@@ -27,14 +27,14 @@ static void scene(float *x, unsigned seed, float drift)
 
 static mcsa_tensor view(float *data)
 {
-    return (mcsa_tensor){data, MCSA_F32, {H, N, D}, {N * D, D, 1}};
+    return (mcsa_tensor){ data, MCSA_F32, { H, N, D }, { N * D, D, 1 } };
 }
 
 int main(void)
 {
     char error[256];
     mcsa_run *run;
-    mcsa_config config = {.steps = 2, .layers = 1, .density = 0.10f, .schedule = "list:0"};
+    mcsa_config config = { .steps = 2, .layers = 1, .density = 0.10f, .schedule = "list:0" };
     if (mcsa_run_create(&run, &config, error, sizeof error)) return puts(error), 1;
 
     mcsa_tensor tq = view(q), tk = view(k), tv = view(v), tdense = view(dense), tsparse = view(sparse);
@@ -42,7 +42,7 @@ int main(void)
         scene(q, 1, 0.1f * (float)step);
         scene(k, 1, 0.1f * (float)step);
         scene(v, 2, 0.1f * (float)step);
-        if (mcsa_attend(run, (mcsa_site){.step = step}, &tq, &tk, &tv, &tsparse)) return puts(mcsa_run_error(run)), 1;
+        if (mcsa_attend(run, (mcsa_site){ .step = step }, &tq, &tk, &tv, &tsparse)) return puts(mcsa_run_error(run)), 1;
     }
     if (mcsa_attend_dense(run, &tq, &tk, &tv, &tdense, NULL)) return puts(mcsa_run_error(run)), 1;
 
@@ -51,7 +51,7 @@ int main(void)
         off += pow(sparse[i] - dense[i], 2);
         norm += pow(dense[i], 2);
     }
-    mcsa_stats stats = {0};
+    mcsa_stats stats = { 0 };
     mcsa_run_stats(run, &stats);
     printf("%.1f %% of the query-key pairs, relative error %.4f\n", 100 * stats.density_executed, sqrt(off / norm));
     mcsa_run_free(run);
