@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Times PyTorch's scaled_dot_product_attention on the CPU against libmcsa, side by side in one process.
 
-The same q, k, v (no copy: libmcsa reads PyTorch's memory), the same number of threads, rounds in turn so that whatever
-else the machine does hits all alike, medians.  Before a time is taken, libmcsa's dense output is compared with PyTorch's,
-and so is a reuse step of the anchor's own q, k, v, which gives the dense output back; what token-sparse attention computes
-is checked by `mcsa bench attend` and by the tests.  A reuse step is timed whole: key lists, attention, residual.
+The same q, k, v (no copy: libmcsa reads PyTorch's memory), the same number of threads, rounds in turn so that
+whatever else the machine does hits all alike, medians.  Before a time is taken, libmcsa's dense output is compared
+with PyTorch's, and so is a reuse step of the anchor's own q, k, v, which gives the dense output back; what
+token-sparse attention computes is checked by `mcsa bench attend` and by the tests.  A reuse step is timed whole: key
+lists, attention, residual.
 
     pip install -r bench/requirements.txt
     python3 bench/compare_torch.py --library build/release/libmcsa.so --name zen5-2-cores
@@ -27,7 +28,7 @@ DTYPES = {"bf16": (torch.bfloat16, 2), "f32": (torch.float32, 1)}  # and mcsa_dt
 # Relative L2 between two right answers: both round probabilities and output to BF16, each by at most 2^-8 relative.
 AGREE = {"bf16": 2**-7, "f32": 1e-5}
 RESIDUAL = 2**-8  # a reuse step adds a residual that was rounded to BF16
-IDLE_S = 0.05  # PyTorch and libmcsa each bring an OpenMP runtime, whose threads spin for a while after a parallel region
+IDLE_S = 0.05  # PyTorch and libmcsa each have an OpenMP runtime, whose threads spin on after a parallel region
 
 
 class Tensor(ctypes.Structure):

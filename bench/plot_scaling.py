@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/plots/scaling.svg: time over threads and over tokens, of dense and sparse attention and of a model's steps.
+"""Draws docs/plots/scaling.svg: time of attention and of a model's steps over threads and over tokens.
 
     build/release/mcsa bench scaling --model models/tiny-t2v --frames 24 --height 96 --width 96 --json scaling.json
     python3 bench/plot_scaling.py scaling.json
