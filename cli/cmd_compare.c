@@ -7,6 +7,7 @@
 #include "command.h"
 #include "comparison_table.h"
 #include "dit/generate.h"
+#include "fingerprint.h"
 #include "interrupt.h"
 #include "processor.h"
 #include "staged.h"
@@ -122,6 +123,7 @@ typedef struct job {
     context null_condition;
     float *noise; /* [in_channels, frames, height, width] */
     int64_t noise_count;
+    char weights[17]; /* fingerprint */
     comparison result;
     clip sheet; /* 8 frames of each run; rgb is NULL without --sheet */
     int clips_done;
@@ -208,6 +210,7 @@ static cJSON *shared_settings(const job *j)
     processor_name(processor, sizeof processor);
     cJSON *shared = cJSON_CreateObject();
     cJSON_AddStringToObject(shared, "model", set->model);
+    cJSON_AddStringToObject(shared, "weights", j->weights);
     cJSON_AddNumberToObject(shared, "frames", set->frames);
     cJSON_AddNumberToObject(shared, "height", set->height);
     cJSON_AddNumberToObject(shared, "width", set->width);
@@ -245,6 +248,7 @@ static mcsa_status prepare(job *j, mcsa_error *error)
     TRY(read_captions(j, error));
     TRY(check_files(set, config->out_channels, error));
     TRY(prepare_memory(j, config->in_channels, error));
+    TRY(fingerprint_model(j->weights, set->model, error));
     return comparison_open(&j->result, shared_settings(j), set->report, error);
 }
 
