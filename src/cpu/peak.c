@@ -15,7 +15,7 @@ double mcsa_cpu_peak(mcsa_isa isa, mcsa_dtype dtype, int threads)
     mcsa_kernels_fill(&set, isa);
     const mcsa_kernels *kernels = dtype == MCSA_BF16 ? &set.bf16 : &set.f32;
     double best = 0;
-    int64_t rounds = 1000;
+    int64_t rounds = 1 << 20; /* about 3 ms */
     for (double begin = mcsa_seconds(); mcsa_seconds() - begin < 0.2;) {
         int64_t operations = 0;
         double from = mcsa_seconds();
