@@ -191,6 +191,7 @@ static void a_leader_that_moved_on(void **state)
     attend_and_compare(run, 5, 1, &c, 1);
     expect_counts(run, (counts){ .anchor = 5, .reuse = 2, .leader = 1 });
     /* The follower anchored with groups of its own, since the leader's were not made at this step. */
+    assert_ptr_not_equal(test_selection(run, 0, 1), test_selection(run, 0, 0));
     attend_and_compare(run, 6, 1, &c, 0);
     attend_and_compare(run, 6, 0, &c, 0);
     expect_counts(run, (counts){ .anchor = 5, .reuse = 4, .leader = 1 });
