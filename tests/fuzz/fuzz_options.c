@@ -7,11 +7,12 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { ARGUMENTS = 64, VALUE_BYTES = 48 };
+enum { ARGUMENTS = 64, NUMBERS = 6, VALUE_BYTES = 16 + 19 * OPTION_SEEDS_MAX /* 0x, 16 digits and a comma */ };
 
 typedef struct settings {
     int count, loud, colour;
     uint64_t seed;
+    option_seeds seeds;
     float share, weight;
     const char *name;
     option_texts out;
@@ -27,6 +28,7 @@ static const option table[] = {
     { .name = "count", .kind = OPTION_INT, FIELD(count), .value = "N", .fallback = "3", .min = -9, .max = 2147483647,
       .help = "how many" },
     { .name = "seed", .kind = OPTION_SEED, FIELD(seed), .value = "N", .fallback = "5", .help = "of the noise" },
+    { .name = "seeds", .kind = OPTION_SEEDS, FIELD(seeds), .value = "N,N", .fallback = "0", .help = "of noises" },
     { .name = "share", .kind = OPTION_REAL, FIELD(share), .value = "X", .fallback = "0.25", .min = 0, .max = 1,
       .above_min = 1, .help = "how much" },
     { .name = "weight", .kind = OPTION_REAL, FIELD(weight), .value = "X", .min = -1, .max = 1, .help = "how heavy" },
@@ -50,6 +52,7 @@ static void check_settings(const settings *set)
     REQUIRE(set->weight >= -1 && set->weight <= 1);
     REQUIRE(set->colour >= 7 && set->colour <= 9);
     REQUIRE(set->loud == 0 || set->loud == 1);
+    REQUIRE(set->seeds.count >= 1 && set->seeds.count <= OPTION_SEEDS_MAX);
     REQUIRE(!set->name || set->name[0]);
     REQUIRE(set->out.count >= 0 && set->out.count <= OPTION_TEXTS_MAX);
     for (int i = 0; i < set->out.count; i++) REQUIRE(set->out.text[i][0]);
@@ -57,16 +60,20 @@ static void check_settings(const settings *set)
 
 static void check_again(const settings *set)
 {
-    char values[5][VALUE_BYTES];
-    char *argv[5 + 1 + 2 + 2 * OPTION_TEXTS_MAX];
+    static char values[NUMBERS][VALUE_BYTES];
+    char *argv[NUMBERS + 1 + 2 + 2 * OPTION_TEXTS_MAX];
     settings again = { 0 };
-    int argc = 5, help;
+    int argc = NUMBERS, help, length;
     snprintf(values[0], VALUE_BYTES, "--count=%d", set->count);
     snprintf(values[1], VALUE_BYTES, "--seed=0x%" PRIx64, set->seed);
     snprintf(values[2], VALUE_BYTES, "--share=%.9g", (double)set->share);
     snprintf(values[3], VALUE_BYTES, "--weight=%.9g", (double)set->weight);
     snprintf(values[4], VALUE_BYTES, "--colour=%s", colours[set->colour - 7].word);
-    for (int i = 0; i < 5; i++) argv[i] = values[i];
+    length = snprintf(values[5], VALUE_BYTES, "--seeds");
+    for (int i = 0; i < set->seeds.count; i++)
+        length += snprintf(values[5] + length, (size_t)(VALUE_BYTES - length), "%c0x%" PRIx64, i ? ',' : '=',
+                           set->seeds.seed[i]);
+    for (int i = 0; i < NUMBERS; i++) argv[i] = values[i];
     if (set->loud) argv[argc++] = "--loud";
     if (set->name) {
         argv[argc++] = "--name";
@@ -79,7 +86,8 @@ static void check_again(const settings *set)
     REQUIRE(options_parse(&page, argc, argv, &again, &help, NULL) == MCSA_OK);
     REQUIRE(help || (again.count == set->count && again.seed == set->seed && again.share == set->share &&
                      again.weight == set->weight && again.colour == set->colour && again.loud == set->loud &&
-                     again.name == set->name && !memcmp(&again.out, &set->out, sizeof set->out)));
+                     again.name == set->name && !memcmp(&again.out, &set->out, sizeof set->out) &&
+                     !memcmp(&again.seeds, &set->seeds, sizeof set->seeds)));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
