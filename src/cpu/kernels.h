@@ -60,16 +60,14 @@ typedef struct mcsa_kernels {
     /* rows -> values [ceil(count / word_elements), D] */
     void (*stage_values)(const mcsa_rows *rows, uint32_t *values);
 
-    /* scores [keys, lanes] of `count` keys.  ahead: rows that will be needed next, fetched towards the cache while
-     * computing; or NULL */
-    void (*scores)(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *scores,
-                   const mcsa_rows *ahead);
+    /* scores [keys, lanes] of `count` keys. */
+    void (*scores)(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *scores);
     /* scores -> probabilities [steps, lanes]; moves strip->max, ->sum, ->alpha.  scale2: scale * log2(e) > 0 */
     void (*softmax)(const float *scores, int count, int lanes, float scale2, mcsa_strip *strip,
                     uint32_t *probabilities);
     /* output [D, lanes] = output * alpha + values^T probabilities */
     void (*accumulate)(const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
-                       const float *alpha, float *output, const mcsa_rows *ahead);
+                       const float *alpha, float *output);
     /* mass[count] += sum over lanes of exp2(scores * scale2 - lse2); a lane with lse2 = +inf adds nothing */
     void (*mass)(const float *scores, int count, int lanes, float scale2, const float *lse2, float *mass);
     /* output [D, lanes] / sum -> rows [count, D]; scratch unused lanes are dropped */

@@ -21,16 +21,14 @@ SIMD vf pack_pairs(vf low, vf high)
 
 #include "tile_kernels.h"
 
-static void scores_f32(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out,
-                       const mcsa_rows *ahead)
+static void scores_f32(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out)
 {
-    scores_of(0, keys, queries, count, D, lanes, out, ahead);
+    scores_of(0, keys, queries, count, D, lanes, out);
 }
 
-static void scores_bf16(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out,
-                        const mcsa_rows *ahead)
+static void scores_bf16(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out)
 {
-    scores_of(1, keys, queries, count, D, lanes, out, ahead);
+    scores_of(1, keys, queries, count, D, lanes, out);
 }
 
 static void softmax_f32(const float *score, int count, int lanes, float scale2, mcsa_strip *strip,
@@ -46,15 +44,15 @@ static void softmax_bf16(const float *score, int count, int lanes, float scale2,
 }
 
 static void accumulate_f32(const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
-                           const float *alpha, float *output, const mcsa_rows *ahead)
+                           const float *alpha, float *output)
 {
-    accumulate_of(0, values, probabilities, count, D, lanes, alpha, output, ahead);
+    accumulate_of(0, values, probabilities, count, D, lanes, alpha, output);
 }
 
 static void accumulate_bf16(const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
-                            const float *alpha, float *output, const mcsa_rows *ahead)
+                            const float *alpha, float *output)
 {
-    accumulate_of(1, values, probabilities, count, D, lanes, alpha, output, ahead);
+    accumulate_of(1, values, probabilities, count, D, lanes, alpha, output);
 }
 
 static void mass(const float *score, int count, int lanes, float scale2, const float *lse2, float *out)

@@ -45,10 +45,8 @@ static void stage_keys(const mcsa_rows *rows, uint32_t *staged, const uint32_t *
     for (int r = 0; r < rows->count; r++) keys[r] = staged + (size_t)r * (size_t)rows->D;
 }
 
-static void scores(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out,
-                   const mcsa_rows *ahead)
+static void scores(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out)
 {
-    (void)ahead;
     for (int j = 0; j < count; j++)
         for (int i = 0; i < lanes; i++) {
             float s = 0;
@@ -76,9 +74,8 @@ static void softmax(const float *score, int count, int lanes, float scale2, mcsa
 }
 
 static void accumulate(const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
-                       const float *alpha, float *output, const mcsa_rows *ahead)
+                       const float *alpha, float *output)
 {
-    (void)ahead;
     for (int d = 0; d < D; d++)
         for (int i = 0; i < lanes; i++) {
             float o = output[d * lanes + i] * alpha[i];

@@ -73,21 +73,15 @@ void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *v
     int block = block_size(keys->count);
     for (int j = 0; j < keys->count; j += block) {
         mcsa_rows k = part(keys, j, block), v = part(values, j, block);
-        int count = k.count, more = keys->index && j + count < keys->count;
         kernel->stage_keys(&k, tile->staged, tile->keys);
         kernel->stage_values(&v, tile->values);
-        if (more) {
-            k = part(keys, j + count, block);
-            v = part(values, j + count, block);
-        }
         for (int i = 0; i < tile->count; i += MCSA_STRIP) {
-            int lanes = strip_lanes(tile, i), ahead = more && i == 0;
+            int lanes = strip_lanes(tile, i);
             mcsa_strip *strip = &tile->strips[i / MCSA_STRIP];
-            kernel->scores(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, count, tile->D, lanes, tile->scores,
-                           ahead ? &k : NULL);
-            kernel->softmax(tile->scores, count, lanes, scale * LOG2_E, strip, tile->probabilities);
-            kernel->accumulate(tile->values, tile->probabilities, count, tile->D, lanes, strip->alpha,
-                               tile->output + (ptrdiff_t)i * tile->D, ahead ? &v : NULL);
+            kernel->scores(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, lanes, tile->scores);
+            kernel->softmax(tile->scores, k.count, lanes, scale * LOG2_E, strip, tile->probabilities);
+            kernel->accumulate(tile->values, tile->probabilities, k.count, tile->D, lanes, strip->alpha,
+                               tile->output + (ptrdiff_t)i * tile->D);
         }
     }
     for (int i = 0; i < tile->count; i += MCSA_STRIP) {
@@ -110,8 +104,7 @@ void mcsa_tile_mass(mcsa_tile *tile, const mcsa_rows *keys, float scale, const f
         for (int i = 0; i < tile->count; i += MCSA_STRIP) {
             int lanes = strip_lanes(tile, i);
             for (int l = 0; l < lanes; l++) lse2[l] = i + l < tile->count ? lse[i + l] * LOG2_E : INFINITY;
-            kernel->scores(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, lanes, tile->scores,
-                           NULL);
+            kernel->scores(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, lanes, tile->scores);
             kernel->mass(tile->scores, k.count, lanes, scale * LOG2_E, lse2, tile->mass + j);
         }
     }

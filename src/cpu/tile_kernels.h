@@ -56,20 +56,9 @@ SIMD void panel(int pairs, int rows, int vecs, operand A, const uint32_t *b, int
         for (int v = 0; v < vecs; v++) v_store(c + (ptrdiff_t)r * lanes + v * VL, acc[r][v]);
 }
 
-/* Asks for the share [from, to) of `of` of the rows: gathered rows defeat the hardware's prefetcher, and asking for a
- * whole block at once would stall on the few misses that may be in flight. */
-SIMD void fetch(const mcsa_rows *rows, int from, int to, int of)
-{
-    int bytes = rows->D * (rows->dtype == MCSA_F32 ? 4 : 2);
-    for (int r = from * rows->count / of; r < to * rows->count / of; r++) {
-        const char *row = row_at(rows, r);
-        for (int b = 0; b < bytes; b += 64) __builtin_prefetch(row + b, 0, 2);
-    }
-}
-
 /* All rows of one lane group.  Eight rows go as 4 + 4, since 16 chains hide the latency of a multiply and 2 do not. */
 SIMD void panels(int pairs, int vecs, operand A, const uint32_t *b, int rows, int depth, int lanes, const float *alpha,
-                 float *c, const mcsa_rows *ahead)
+                 float *c)
 {
     for (int r = 0; r < rows;) {
         int left = rows - r, take = left >= 6 && left != 8 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
@@ -81,42 +70,41 @@ SIMD void panels(int pairs, int vecs, operand A, const uint32_t *b, int rows, in
         case 2: panel(pairs, 2, vecs, from, b, depth, lanes, alpha, to); break;
         default: panel(pairs, 1, vecs, from, b, depth, lanes, alpha, to); break;
         }
-        if (ahead) fetch(ahead, r, r + take, rows);
         r += take;
     }
 }
 
 SIMD void multiply(int pairs, operand A, const uint32_t *b, int rows, int depth, int lanes, const float *alpha,
-                   float *c, const mcsa_rows *ahead)
+                   float *c)
 {
-    for (int i = 0; i < lanes; ahead = NULL) {
+    for (int i = 0; i < lanes;) {
         const float *scale = alpha ? alpha + i : NULL;
         int vecs = (lanes - i) / VL;
         if (vecs > PANEL_VECS) vecs = PANEL_VECS;
         switch (vecs) {
 #if MCSA_PANEL_VECS >= 4
-        case 4: panels(pairs, 4, A, b + i, rows, depth, lanes, scale, c + i, ahead); break;
-        case 3: panels(pairs, 3, A, b + i, rows, depth, lanes, scale, c + i, ahead); break;
+        case 4: panels(pairs, 4, A, b + i, rows, depth, lanes, scale, c + i); break;
+        case 3: panels(pairs, 3, A, b + i, rows, depth, lanes, scale, c + i); break;
 #endif
-        case 2: panels(pairs, 2, A, b + i, rows, depth, lanes, scale, c + i, ahead); break;
-        default: panels(pairs, 1, A, b + i, rows, depth, lanes, scale, c + i, ahead); break;
+        case 2: panels(pairs, 2, A, b + i, rows, depth, lanes, scale, c + i); break;
+        default: panels(pairs, 1, A, b + i, rows, depth, lanes, scale, c + i); break;
         }
         i += vecs * VL;
     }
 }
 
 SIMD void scores_of(int pairs, const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes,
-                    float *out, const mcsa_rows *ahead)
+                    float *out)
 {
     int words = pairs ? (D + 1) / 2 : D;
-    multiply(pairs, (operand){ keys, NULL, 1 }, queries, count, words, lanes, NULL, out, ahead);
+    multiply(pairs, (operand){ keys, NULL, 1 }, queries, count, words, lanes, NULL, out);
 }
 
 SIMD void accumulate_of(int pairs, const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
-                        const float *alpha, float *output, const mcsa_rows *ahead)
+                        const float *alpha, float *output)
 {
     int steps = pairs ? (count + 1) / 2 : count;
-    multiply(pairs, (operand){ NULL, values, D }, probabilities, D, steps, lanes, alpha, output, ahead);
+    multiply(pairs, (operand){ NULL, values, D }, probabilities, D, steps, lanes, alpha, output);
 }
 
 SIMD void softmax_of(int pairs, const float *score, int count, int lanes, float scale2, mcsa_strip *strip,

@@ -47,7 +47,7 @@ static void scores_of(const test_table *table, shape s, test_worst *worst)
         fill(table, staged + at, s.D, 1, &seed);
         keys[j] = staged + at;
     }
-    table->kernel.scores(keys, queries, s.count, s.D, s.lanes, out, NULL);
+    table->kernel.scores(keys, queries, s.count, s.D, s.lanes, out);
     for (int j = 0; j < s.count; j++)
         for (int i = 0; i < s.lanes; i++) {
             double dot = 0, size_of_terms = 0;
@@ -59,9 +59,7 @@ static void scores_of(const test_table *table, shape s, test_worst *worst)
             double bound = s.D * U_F32 * size_of_terms + s.D * 0x1p-126;
             test_judge(worst, (double)out[j * s.lanes + i], dot, bound, s.D, j, i);
         }
-    float next[3 * 8] = { 0 };
-    mcsa_rows ahead = { next, MCSA_F32, 8, 1, (const int32_t[]){ 2, 0 }, 0, 2, 8 };
-    table->kernel.scores(keys, queries, s.count, s.D, s.lanes, again, &ahead);
+    table->kernel.scores(keys, queries, s.count, s.D, s.lanes, again);
     assert_memory_equal(out, again, sizeof *out * size);
     test_words_free(queries, (size_t)words * (size_t)s.lanes);
     test_words_free(staged, (size_t)s.count * (size_t)words);
@@ -92,7 +90,7 @@ static void accumulate_of(const test_table *table, shape s, test_worst *worst)
     fill(table, weights, s.count, s.lanes, &seed);
     for (size_t i = 0; i < size; i++) output[i] = before[i] = (float)test_normal(&seed);
     for (int i = 0; i < 64; i++) alpha[i] = i % 5 ? (float)test_uniform(&seed) : (float)(i % 2);
-    table->kernel.accumulate(values, weights, s.count, s.D, s.lanes, alpha, output, NULL);
+    table->kernel.accumulate(values, weights, s.count, s.D, s.lanes, alpha, output);
     for (int d = 0; d < s.D; d++)
         for (int i = 0; i < s.lanes; i++) {
             double sum = (double)before[d * s.lanes + i] * (double)alpha[i], size_of_terms = fabs(sum);
@@ -143,7 +141,7 @@ static void special_numbers_stay_in_their_place(void **state)
         }
         test_put(table, staged + BAD_KEY * words, D - 1, 0, 1, (double)NAN);
         test_put(table, queries, 0, BAD_LANE, LANES, (double)INFINITY);
-        table->kernel.scores(keys, queries, COUNT, D, LANES, out, NULL);
+        table->kernel.scores(keys, queries, COUNT, D, LANES, out);
         for (int j = 0; j < COUNT; j++)
             for (int i = 0; i < LANES; i++) {
                 float x = out[j * LANES + i];
