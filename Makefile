@@ -11,7 +11,7 @@ MAKEFLAGS    += --no-print-directory
 configure = cmake --preset $(1) >/dev/null
 compile   = cmake --build --preset $(1) --parallel $(JOBS)
 
-.PHONY: help demo build test asan tsan fuzz coverage install clean dependencies
+.PHONY: help demo build test asan tsan fuzz coverage mutants install clean dependencies
 
 help:
 	@echo "make demo      install what is missing, build, generate a clip with dense attention and with MC-Sparse;"
@@ -22,6 +22,7 @@ help:
 	@echo "make tsan      the tests under ThreadSanitizer (clang)"
 	@echo "make fuzz      every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS) under both sanitizers (clang)"
 	@echo "make coverage  the tests once more, counting the lines of src/ that they run (gcc); fails below 90 %"
+	@echo "make mutants   plants the faults of tests/mutants one by one; fails when a test does not notice its own"
 	@echo "make install   header, library, command, find_package and pkg-config files to PREFIX ($(PREFIX))"
 	@echo "make clean     remove build/ and demo/"
 
@@ -68,6 +69,9 @@ coverage: dependencies
 	find build/coverage -name '*.gcda' -delete
 	ctest --preset coverage
 	scripts/coverage.sh build/coverage 90
+
+mutants: dependencies
+	scripts/mutants.sh
 
 install: build
 	cmake --install build/release --prefix $(PREFIX)
