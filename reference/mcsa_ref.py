@@ -147,8 +147,8 @@ def schedule(text, S):
         W = max(1, (S + 5) // 10)
         anchors, n = [W - 1], 0
         while True:
-            gap = n + 2 if S <= 40 else (2 * (n + 2) * S + 40) // 80
-            if anchors[-1] + gap + gap // 2 >= S:
+            gap = max(1, int((n + 2) * np.sqrt(S / 40) + 0.5))
+            if anchors[-1] + gap + (gap + 1) // 2 >= S:
                 break
             anchors.append(anchors[-1] + gap)
             n += 1

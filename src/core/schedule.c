@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,17 +24,17 @@ static int rounded_share(int steps, int percent)
     return share < 1 ? 1 : share;
 }
 
-/* Gap i is (i + 2) steps, times steps / 40 above 40 steps.  An anchor with less than half of its gap left to serve
- * would cost more than it saves. */
+/* Gap i is (i + 2) sqrt(steps / 40): with the number of steps both the anchors and their distances grow.  An anchor
+ * with less than half of its gap left to serve would cost more than it saves. */
 static void fill_ramp(mcsa_action *actions, int steps)
 {
     int at = rounded_share(steps, 10) - 1;
     begin(actions, steps, at);
     for (int i = 0;; i++) {
-        int64_t gap = i + 2;
-        if (steps > 40) gap = (gap * steps + 20) / 40;
-        if (at + gap + gap / 2 >= steps) return;
-        at += (int)gap;
+        int gap = (int)((i + 2) * sqrt(steps / 40.0) + 0.5);
+        if (gap < 1) gap = 1;
+        if (at + gap + (gap + 1) / 2 >= steps) return;
+        at += gap;
         actions[at] = MCSA_ANCHOR;
     }
 }

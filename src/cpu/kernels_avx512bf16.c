@@ -90,8 +90,8 @@ static void copy_words(const mcsa_rows *rows, uint32_t *staged)
     for (int r = 0; r < rows->count; r++, staged += words) {
         const uint16_t *x = row_at(rows, r);
         uint16_t *w = (uint16_t *)staged;
-        if (rows->column_stride == 1)
-            memcpy(w, x, sizeof *w * (size_t)D);
+        if (rows->column_stride == 1 && D % 32 == 0)
+            for (int d = 0; d < D; d += 32) _mm512_storeu_si512(w + d, _mm512_loadu_si512(x + d));
         else
             for (int d = 0; d < D; d++) w[d] = x[d * rows->column_stride];
         if (D & 1) w[D] = 0;
@@ -114,18 +114,22 @@ static void pack_queries_bf16(const mcsa_rows *rows, int lanes, uint32_t *querie
     transpose(scratch, lanes, words, queries);
 }
 
+/* 32 columns of two rows become 32 words in two permutations of the row pair. */
 static void stage_values_bf16(const mcsa_rows *rows, uint32_t *values)
 {
+    const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
+                                           37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
     int D = rows->D;
     int64_t step = rows->column_stride;
     for (int r = 0; r < rows->count; r += 2, values += D) {
         const uint16_t *low = row_at(rows, r), *high = r + 1 < rows->count ? row_at(rows, r + 1) : NULL;
         int d = 0;
         if (step == 1 && high)
-            for (; d + 16 <= D; d += 16) {
-                __m512i a = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(low + d)));
-                __m512i b = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(high + d)));
-                _mm512_storeu_si512(values + d, _mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
+            for (; d + 32 <= D; d += 32) {
+                __m512i a = _mm512_loadu_si512(low + d), b = _mm512_loadu_si512(high + d);
+                _mm512_storeu_si512(values + d, _mm512_permutex2var_epi16(a, first, b));
+                _mm512_storeu_si512(values + d + 16, _mm512_permutex2var_epi16(a, second, b));
             }
         for (; d < D; d++) values[d] = low[d * step] | (high ? (uint32_t)high[d * step] << 16 : 0);
     }

@@ -46,15 +46,16 @@ static void presets_give_what_the_header_says(void **state)
     expect_anchors("list:39", 40, "39");
     expect_letters("every:3,2", 9, "DArrArrAr");
     expect_letters("list:2,3,6", 8, "DDAArrAr");
-    expect_letters("ramp", 10, "ArArrArrrr");
+    expect_letters("ramp", 10, "AArArArrrr");
 }
 
-/* Over 40 steps the gaps of ramp are 2, 3, 4, ... stretched by steps / 40. */
-static void ramp_stretches_with_the_step_count(void **state)
+/* At 40 steps the gaps of ramp are 2, 3, 4, ..., and they scale with the root of the step count. */
+static void ramp_scales_with_the_step_count(void **state)
 {
     (void)state;
-    expect_anchors("ramp", 80, "7,11,17,25,35,47,61");
-    expect_anchors("ramp", 400, "39,59,89,129,179,239,309");
+    expect_anchors("ramp", 20, "1,2,4,7,11,15");
+    expect_anchors("ramp", 50, "4,6,9,13,19,26,34,43");
+    expect_anchors("ramp", 80, "7,10,14,20,27,35,45,56,69");
 }
 
 static const char *const presets[] = { "ramp", "paper", "every:1", "every:2", "every:7,1", "every:1000000" };
@@ -197,7 +198,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(presets_give_what_the_header_says),
-        cmocka_unit_test(ramp_stretches_with_the_step_count),
+        cmocka_unit_test(ramp_scales_with_the_step_count),
         cmocka_unit_test(every_step_count_is_sane),
         cmocka_unit_test(gaps_of_ramp_grow),
         cmocka_unit_test(bad_text_is_refused_with_a_sentence),
