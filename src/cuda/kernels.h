@@ -1,0 +1,67 @@
+/* kernels.h - the CUDA kernels behind the verbs of core/backend.h, one launcher each.
+ *
+ * A launcher enqueues work on `stream` and returns: it neither allocates nor synchronises, so any call can be captured
+ * in a CUDA graph.  Scratch is the caller's, of the size that the matching *_bytes function gives for the same sizes.
+ * All pointers are device pointers.  Checked before: dtype is BF16 or FP16, D is 64 or 128, C is 128, the stride along D
+ * is 1, other strides and all addresses are multiples of 16 bytes.  Letters are those of METHOD.md. */
+#ifndef MCSA_CUDA_KERNELS_H
+#define MCSA_CUDA_KERNELS_H
+
+#include "core/backend.h"
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    MCSA_CUDA_C = 128,        /* queries of a group: the rows of one tile */
+    MCSA_CUDA_KEY_BLOCK = 128 /* kept keys are padded to a multiple of it */
+};
+
+/* out = softmax(q k^T scale) v for q, out [H, N, D] and k, v [H, M, D].  lse: [H, N] natural log, or NULL. */
+cudaError_t mcsa_cuda_attend_dense(const mcsa_qkv *x, float *lse, cudaStream_t stream);
+
+/* Fast PDDP: selection->order [H, N] from q. */
+size_t mcsa_cuda_group_bytes(const mcsa_dims *dims);
+cudaError_t mcsa_cuda_group(const mcsa_qkv *x, int32_t *order, void *scratch, cudaStream_t stream);
+
+/* Group mass m_gj of equation (2) for heads [head, head + heads): mass [heads, G, pitch], pitch >= N a multiple of 128;
+ * what lies past N is unspecified. */
+typedef struct mcsa_cuda_mass_job {
+    const mcsa_qkv *x;
+    const float *lse;     /* [H, N] */
+    const int32_t *order; /* [H, N] */
+    int head, heads;
+    float *mass;   /* [heads, G, pitch] */
+    int64_t pitch; /* elements between rows */
+} mcsa_cuda_mass_job;
+cudaError_t mcsa_cuda_mass(const mcsa_cuda_mass_job *job, cudaStream_t stream);
+
+/* The K largest of each row, of equal ones the lower index: kept [rows, ceil(N / 64)]. */
+typedef struct mcsa_cuda_top_job {
+    const float *mass; /* [rows, pitch], none negative */
+    int64_t rows, pitch;
+    int N, K;
+    uint64_t *kept;
+} mcsa_cuda_top_job;
+cudaError_t mcsa_cuda_top(const mcsa_cuda_top_job *job, cudaStream_t stream);
+
+/* Mass and top-K over chunks of heads: selection->kept from q, k, lse and selection->order. */
+size_t mcsa_cuda_select_bytes(const mcsa_dims *dims);
+cudaError_t mcsa_cuda_select(const mcsa_qkv *x, const float *lse, const mcsa_selection *selection, void *scratch,
+                             cudaStream_t stream);
+
+/* Bitmaps to ascending lists: keys [H, G, pitch], pitch = K rounded up to MCSA_CUDA_KEY_BLOCK, -1 past K. */
+cudaError_t mcsa_cuda_expand(const mcsa_selection *selection, int32_t *keys, cudaStream_t stream);
+
+/* Sparse attention of every group over its kept keys; residual->rows is [H, N, D] BF16 in group order, or NULL. */
+size_t mcsa_cuda_attend_tokens_bytes(const mcsa_dims *dims, int K);
+cudaError_t mcsa_cuda_attend_tokens(const mcsa_qkv *x, const mcsa_selection *selection,
+                                    const mcsa_residual_rows *residual, void *scratch, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
