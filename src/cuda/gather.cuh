@@ -1,0 +1,39 @@
+/* gather.cuh - single rows from device memory to swizzled shared memory with cp.async.
+ *
+ * The tile is laid out as wgmma.cuh wants it.  A warp copies two rows of 128 columns, or four of 64, per instruction:
+ * 8 lanes fill one 128-byte line of a slab, so the writes meet no bank twice. */
+#ifndef MCSA_CUDA_GATHER_CUH
+#define MCSA_CUDA_GATHER_CUH
+
+#include "mbarrier.cuh"
+
+/* 16 bytes, or 16 zero bytes where `valid` is 0 (`source` must still be an address). */
+static __device__ __forceinline__ void gather_16(uint32_t shared, const void *source, int valid, uint64_t evict)
+{
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2, %3;" ::"r"(shared), "l"(source),
+                 "r"(valid ? 16 : 0), "l"(evict)
+                 : "memory");
+}
+
+/* Arrives on `bar` when all copies that this thread has issued so far have landed; counts as one of the barrier's
+ * arrivals. */
+static __device__ __forceinline__ void gather_arrive(uint64_t *bar)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(bar)) : "memory");
+}
+
+static __device__ __forceinline__ uint64_t gather_evict_last(void)
+{
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+static __device__ __forceinline__ uint64_t gather_evict_first(void)
+{
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+#endif
