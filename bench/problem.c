@@ -94,8 +94,10 @@ mcsa_status bench_problem_open(bench_problem *p, const bench_shape *shape, int c
     p->lse = (float *)(void *)((char *)p->block.data + 4 * bytes);
     mcsa_dims dims = { shape->heads, shape->tokens, shape->tokens, shape->dim, shape->dtype };
     p->x = (mcsa_qkv){ &p->q, &p->k, &p->v, &p->out, dims, 1 / sqrtf((float)shape->dim) };
-    mcsa_backend_options options = { &p->memory, shape->threads, shape->group, shape->isa };
-    if (mcsa_backend_cpu.open(&p->state, &options) != MCSA_OK || mcsa_backend_cpu.reserve(p->state, &dims) != MCSA_OK) {
+    mcsa_backend_options options = { .memory = &p->memory, .threads = shape->threads, .C = shape->group };
+    options.isa = shape->isa;
+    if (mcsa_backend_cpu.open(&p->state, &options) != MCSA_OK ||
+        mcsa_backend_cpu.reserve(p->state, &dims, 0) != MCSA_OK) {
         bench_problem_close(p);
         return mcsa_fail(error, MCSA_ENOMEM, "no memory for scratch of %d threads", shape->threads);
     }

@@ -16,6 +16,13 @@
  * adds the residual.  METHOD.md has the equations; letters here are those of METHOD.md: H heads, N tokens, D head
  * dimension, C queries per group, G groups, K kept keys.
  *
+ * With device = MCSA_DEVICE_CUDA the same run computes on an NVIDIA GPU: q, k, v, out and lse are device pointers, and
+ * the calls put work on config.stream in order and return.  Only mcsa_run_stats waits for the GPU, to read stage times;
+ * cudaMalloc and cudaFree, the default allocator, may wait where an anchor grows what the run holds and in
+ * mcsa_run_free.  A REUSE that finds its anchor allocates nothing and may be captured in a CUDA graph on any stream but
+ * NULL; replays read what the last anchor left, as long as no anchor had to grow it.  The caller's current device is
+ * left as it was.
+ *
  * A run belongs to one thread at a time; different runs are independent.  Results are the same bits for any number of
  * threads.  Nothing here prints, exits, reads the environment or keeps global state.
  */
@@ -46,7 +53,8 @@ typedef enum mcsa_status {
     MCSA_ENOMEM,      /* the allocator returned NULL */
     MCSA_EFORMAT,     /* a file is not what it claims to be */
     MCSA_EIO,         /* the operating system refused a read or a write */
-    MCSA_ECANCELED    /* a callback asked to stop */
+    MCSA_ECANCELED,   /* a callback asked to stop */
+    MCSA_EDEVICE      /* the GPU or its driver reported an error; the sentence holds its words */
 } mcsa_status;
 
 MCSA_API const char *mcsa_status_name(mcsa_status status);
@@ -86,7 +94,13 @@ typedef enum mcsa_sharing {
 
 typedef enum mcsa_isa { MCSA_ISA_AUTO = 0, MCSA_ISA_SCALAR, MCSA_ISA_AVX2, MCSA_ISA_AVX512BF16 } mcsa_isa;
 
-/* alloc returns at least `bytes` bytes aligned to 64, or NULL; free gets the same size back. */
+/* Where a run computes.  CUDA needs libmcsa_cuda beside this library, a driver and a GPU of compute capability 9.0
+ * (H100, H200); mcsa_gpu_read says whether they are there. */
+typedef enum mcsa_device { MCSA_DEVICE_CPU = 0, MCSA_DEVICE_CUDA } mcsa_device;
+
+/* alloc returns at least `bytes` bytes aligned to 64, or NULL; free gets the same size back.  With CUDA it is device
+ * memory aligned to 256, and free is called when work on the run's stream may still use the block: hand it out again in
+ * the order of that stream. */
 typedef struct mcsa_allocator {
     void *(*alloc)(void *user, size_t bytes);
     void (*free)(void *user, void *block, size_t bytes);
@@ -112,13 +126,17 @@ typedef struct mcsa_config {
     mcsa_isa isa;         /* highest instruction set to use; default: the best of this machine */
     int check_finite;     /* 1: refuse NaN and infinity in q, k, v with MCSA_EINVAL.  0: they spread as IEEE says into
                              the rows that read them, and into a cached selection whose members are then unspecified */
-    mcsa_allocator allocator; /* default: aligned_alloc and free */
+    mcsa_allocator allocator; /* default: aligned_alloc and free, or cudaMalloc and cudaFree */
+    mcsa_device device;   /* default: the CPU.  `threads` and `isa` are the CPU's alone */
+    int device_index;     /* CUDA: which of the visible GPUs; default the first */
+    void *stream;         /* CUDA: a cudaStream_t of that GPU; default the legacy default stream */
 } mcsa_config;
 
 typedef struct mcsa_run mcsa_run;
 
 /* Errors: MCSA_EINVAL (a field out of range; the sentence goes to `error` when it is not NULL), MCSA_EUNSUPPORTED (an
- * ISA this machine lacks), MCSA_ENOMEM.  *out is NULL after a failure. */
+ * ISA or a GPU this machine lacks; with CUDA also a group other than 128, a residual other than bf16 or off, or
+ * check_finite), MCSA_ENOMEM, MCSA_EDEVICE.  *out is NULL after a failure. */
 MCSA_API mcsa_status mcsa_run_create(mcsa_run **out, const mcsa_config *config, char *error, size_t error_bytes);
 MCSA_API void mcsa_run_free(mcsa_run *run); /* NULL is fine */
 
@@ -127,7 +145,10 @@ MCSA_API void mcsa_run_free(mcsa_run *run); /* NULL is fine */
  * A REUSE whose anchor is missing (steps were skipped, the shape changed, the leader moved on) becomes an anchor and is
  * counted in mcsa_stats.fallback.  A REUSE that finds its anchor allocates nothing.  After any error the run is usable
  * and out is unspecified.
- * Errors: MCSA_EINVAL (shape, stride, dtype, NULL, site out of range, non-finite input when checked), MCSA_ENOMEM. */
+ * CUDA takes BF16 and FP16, D of 64 or 128, a stride of 1 along D, and addresses and other strides that are multiples of
+ * 16 bytes, of out too.
+ * Errors: MCSA_EINVAL (shape, stride, dtype, NULL, site out of range, non-finite input when checked), MCSA_EUNSUPPORTED,
+ * MCSA_ENOMEM, MCSA_EDEVICE. */
 MCSA_API mcsa_status mcsa_attend(mcsa_run *run, mcsa_site at, const mcsa_tensor *q, const mcsa_tensor *k,
                                  const mcsa_tensor *v, const mcsa_tensor *out);
 
@@ -163,12 +184,14 @@ typedef struct mcsa_stats {
     double density_requested;
     double density_executed; /* query-key pairs computed by REUSE calls, tile padding included, over H N N */
     double density_run;      /* the same over all self-attention calls; an anchor counts 1 + s, and 0.5 more if it selects */
-    double attention_s;      /* wall time inside mcsa_attend and mcsa_attend_dense; the stages below are parts of it */
+    double attention_s;      /* wall time inside mcsa_attend and mcsa_attend_dense; the stages below are parts of it.
+                                CUDA: the GPU's time, the sum of the stages; what was captured in graphs is not timed */
     double dense_s, grouping_s, selection_s, sparse_s; /* sparse_s: token-sparse attention and residual */
     int64_t selection_bytes, residual_bytes, scratch_bytes; /* held now */
     int64_t allocations;     /* calls of the allocator so far */
 } mcsa_stats;
 
+/* With CUDA it waits until the GPU has done the calls whose times it reports. */
 MCSA_API mcsa_status mcsa_run_stats(const mcsa_run *run, mcsa_stats *stats);
 
 /* What this machine offers. */
@@ -181,6 +204,21 @@ typedef struct mcsa_machine {
 
 MCSA_API mcsa_status mcsa_machine_read(mcsa_machine *machine);
 MCSA_API const char *mcsa_isa_name(mcsa_isa isa); /* "auto", "scalar", "avx2", "avx512bf16" */
+
+/* A GPU as libmcsa_cuda sees it; what could not be found out is 0 or "". */
+typedef struct mcsa_gpu {
+    size_t size;
+    char name[128];
+    int capability;       /* 90: compute capability 9.0 */
+    int multiprocessors;
+    int64_t memory_bytes;
+    int driver, runtime;  /* CUDA versions, 13000 is 13.0: the newest that the driver runs, and that of libmcsa_cuda */
+    char missing[512];    /* why a run cannot compute there, and what to do; "" when it can */
+} mcsa_gpu;
+
+/* Loads libmcsa_cuda and asks about the GPU of this index; mcsa_machine_read does neither.  MCSA_OK when a run can
+ * compute there, else MCSA_EUNSUPPORTED with the reason in `missing`. */
+MCSA_API mcsa_status mcsa_gpu_read(mcsa_gpu *gpu, int index);
 
 #ifdef __cplusplus
 }

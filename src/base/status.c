@@ -25,6 +25,7 @@ const char *mcsa_status_name(mcsa_status status)
     case MCSA_EFORMAT: return "bad format";
     case MCSA_EIO: return "input/output error";
     case MCSA_ECANCELED: return "canceled";
+    case MCSA_EDEVICE: return "device error";
     }
     return "unknown status";
 }

@@ -1,20 +1,11 @@
 /* attend.c - Algorithm 1 on one screen.  Equations: METHOD.md. */
 #include "attend.h"
 
-#include "base/clock.h"
 #include "cache.h"
 
-/* Adds the seconds since *mark to *stage and moves the mark. */
-static void lap(double *mark, double *stage)
+static mcsa_status reserve_scratch(mcsa_run *run, const mcsa_dims *dims, int K)
 {
-    double now = mcsa_seconds();
-    *stage += now - *mark;
-    *mark = now;
-}
-
-static mcsa_status reserve_scratch(mcsa_run *run, const mcsa_dims *dims)
-{
-    if (run->backend->reserve(run->state, dims) == MCSA_OK) return MCSA_OK;
+    if (run->backend->reserve(run->state, dims, K) == MCSA_OK) return MCSA_OK;
     return mcsa_fail(&run->error, MCSA_ENOMEM, "no memory for scratch: %d heads of %d queries and %d keys, D = %d",
                      dims->H, dims->N, dims->M, dims->D);
 }
@@ -24,13 +15,19 @@ static double full_pairs(const mcsa_dims *dims)
     return (double)dims->H * dims->N * dims->M;
 }
 
+static void attend_dense(mcsa_run *run, const mcsa_qkv *x, float *lse)
+{
+    const mcsa_backend *backend = run->backend;
+    backend->lap(run->state, NULL);
+    backend->attend_dense(run->state, x, lse);
+    backend->lap(run->state, &run->stats.dense_s);
+}
+
 mcsa_status mcsa_attend_full(mcsa_run *run, const mcsa_qkv *x, float *lse)
 {
-    TRY(reserve_scratch(run, &x->dims));
-    double mark = mcsa_seconds();
-    run->backend->attend_dense(run->state, x, lse);
-    lap(&mark, &run->stats.dense_s);
-    return MCSA_OK;
+    TRY(reserve_scratch(run, &x->dims, 0));
+    attend_dense(run, x, lse);
+    return run->backend->outcome(run->state, &run->error);
 }
 
 /* Pay for exactness once.  A follower takes the leader's groups and keys of this very step, and records a residual of
@@ -41,21 +38,23 @@ mcsa_status mcsa_attend_anchor(mcsa_run *run, mcsa_site at, const mcsa_qkv *x)
     mcsa_plan *plan = mcsa_cache_plan(run, at.layer, at.branch), *leader = mcsa_cache_leader(run, at, &x->dims);
     mcsa_selection *selection = leader ? &leader->own : &plan->own;
     TRY(mcsa_cache_reserve(run, plan, &x->dims, !leader));
-    TRY(mcsa_attend_full(run, x, leader ? NULL : run->lse.data)); /* pass 1: output and row LSE */
-    double mark = mcsa_seconds(), pairs = full_pairs(&x->dims);
+    TRY(reserve_scratch(run, &x->dims, selection->K));
+    double pairs = full_pairs(&x->dims);
+    attend_dense(run, x, leader ? NULL : run->lse.data); /* pass 1: output and row LSE */
     if (!leader) {
         backend->group(run->state, x, selection); /* similar queries meet */
-        lap(&mark, &run->stats.grouping_s);
+        backend->lap(run->state, &run->stats.grouping_s);
         backend->select(run->state, x, run->lse.data, selection); /* pass 2 and top-K */
-        lap(&mark, &run->stats.selection_s);
-        selection->number = ++run->selections;
+        backend->lap(run->state, &run->stats.selection_s);
         pairs *= 1.5;
     }
     if (run->config.residual != MCSA_RESIDUAL_OFF) {
         mcsa_residual_rows record = { run->config.residual, plan->residual.data, 1 };
         pairs += (double)backend->attend_tokens(run->state, x, selection, &record);
-        lap(&mark, &run->stats.sparse_s);
+        backend->lap(run->state, &run->stats.sparse_s);
     }
+    TRY(backend->outcome(run->state, &run->error));
+    if (!leader) selection->number = ++run->selections;
     plan->follows = leader != NULL;
     plan->selection = selection->number;
     plan->step = at.step;
@@ -64,14 +63,17 @@ mcsa_status mcsa_attend_anchor(mcsa_run *run, mcsa_site at, const mcsa_qkv *x)
 }
 
 /* Today's queries, keys and values; the anchor's choices and its error. */
-void mcsa_attend_reuse(mcsa_run *run, mcsa_site at, const mcsa_qkv *x, const mcsa_selection *selection)
+mcsa_status mcsa_attend_reuse(mcsa_run *run, mcsa_site at, const mcsa_qkv *x, const mcsa_selection *selection)
 {
+    const mcsa_backend *backend = run->backend;
     mcsa_plan *plan = mcsa_cache_plan(run, at.layer, at.branch);
     mcsa_residual_rows add = { run->config.residual, plan->residual.data, 0 };
-    double mark = mcsa_seconds();
-    double pairs = (double)run->backend->attend_tokens(run->state, x, selection, &add);
-    lap(&mark, &run->stats.sparse_s);
+    backend->lap(run->state, NULL);
+    double pairs = (double)backend->attend_tokens(run->state, x, selection, &add);
+    backend->lap(run->state, &run->stats.sparse_s);
+    TRY(backend->outcome(run->state, &run->error));
     run->pairs_run += pairs;
     run->pairs_reuse += pairs;
     run->full_reuse += full_pairs(&x->dims);
+    return MCSA_OK;
 }

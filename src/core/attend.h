@@ -6,6 +6,6 @@
 
 mcsa_status mcsa_attend_full(mcsa_run *run, const mcsa_qkv *x, float *lse);
 mcsa_status mcsa_attend_anchor(mcsa_run *run, mcsa_site at, const mcsa_qkv *x);
-void mcsa_attend_reuse(mcsa_run *run, mcsa_site at, const mcsa_qkv *x, const mcsa_selection *selection);
+mcsa_status mcsa_attend_reuse(mcsa_run *run, mcsa_site at, const mcsa_qkv *x, const mcsa_selection *selection);
 
 #endif

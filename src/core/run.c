@@ -52,6 +52,8 @@ static mcsa_status resolve_config(mcsa_config *c, mcsa_error *error)
     TRY(check_range(error, "config.residual", (int)c->residual, MCSA_RESIDUAL_BF16, MCSA_RESIDUAL_OFF));
     TRY(check_range(error, "config.sharing", (int)c->sharing, MCSA_BRANCHES_SHARED, MCSA_BRANCHES_APART));
     TRY(check_range(error, "config.isa", (int)c->isa, MCSA_ISA_AUTO, MCSA_ISA_AVX512BF16));
+    TRY(check_range(error, "config.device", (int)c->device, MCSA_DEVICE_CPU, MCSA_DEVICE_CUDA));
+    TRY(check_range(error, "config.device_index", c->device_index, 0, 1023));
     if (!(c->density > 0 && c->density <= 1))
         return mcsa_fail(error, MCSA_EINVAL, "config.density is %g; it must be above 0 and at most 1",
                          (double)c->density);
@@ -105,28 +107,40 @@ static mcsa_status create(mcsa_run **out, const mcsa_config *config, mcsa_error 
     mcsa_plan *plans;
     TRY(copy_config(&c, config, error));
     TRY(resolve_config(&c, error));
-    mcsa_memory memory = mcsa_memory_from(&c.allocator);
+    const mcsa_backend *backend;
+    TRY(mcsa_backend_find(&backend, c.device, error));
+    mcsa_memory host = mcsa_memory_from(c.device == MCSA_DEVICE_CPU ? &c.allocator : &(mcsa_allocator){ 0 });
     mcsa_block block = { 0 };
-    if (mcsa_block_reserve(&memory, &block, carve_run(NULL, &c, &actions, &plans)))
+    if (mcsa_block_reserve(&host, &block, carve_run(NULL, &c, &actions, &plans)))
         return mcsa_fail(error, MCSA_ENOMEM, "no memory for a run of %d layers and %d steps", c.layers, c.steps);
     mcsa_run *run = block.data;
     memset(run, 0, block.bytes);
     carve_run(run, &c, &run->actions, &run->plans);
     run->bytes = block.bytes;
     run->config = c;
-    run->memory = memory;
-    run->backend = &mcsa_backend_cpu;
+    run->host = host;
+    run->memory = c.device == MCSA_DEVICE_CPU ? host : (mcsa_memory){ .allocator = c.allocator };
+    run->backend = backend;
     mcsa_cache_forget(run);
     mcsa_status status = fill_actions(run, error);
     if (status != MCSA_OK) goto done;
     run->config.actions = NULL;
     run->config.schedule = NULL;
-    mcsa_backend_options options = { &run->memory, c.threads, c.group, c.isa };
-    status = run->backend->open(&run->state, &options);
-    if (status != MCSA_OK) {
-        mcsa_fail(error, status, "no memory for the %s backend with %d threads", run->backend->name, c.threads);
-        goto done;
-    }
+    mcsa_backend_options options = {
+        .memory = &run->memory,
+        .threads = c.threads,
+        .C = c.group,
+        .isa = c.isa,
+        .residual = c.residual,
+        .check_finite = c.check_finite,
+        .device_index = c.device_index,
+        .stream = c.stream,
+        .error = error,
+    };
+    status = backend->open(&run->state, &options);
+    if (status == MCSA_ENOMEM)
+        mcsa_fail(error, status, "no memory for the %s backend with %d threads", backend->name, c.threads);
+    if (status != MCSA_OK) goto done;
     *out = run;
     run = NULL; /* ownership has moved */
 done:
@@ -150,11 +164,11 @@ mcsa_status mcsa_run_create(mcsa_run **out, const mcsa_config *config, char *err
 void mcsa_run_free(mcsa_run *run)
 {
     if (!run) return;
-    if (run->state) run->backend->close(run->state);
     mcsa_cache_release(run);
-    mcsa_memory memory = run->memory;
+    if (run->state) run->backend->close(run->state);
+    mcsa_memory host = run->host;
     mcsa_block block = { run, run->bytes };
-    mcsa_block_release(&memory, &block);
+    mcsa_block_release(&host, &block);
 }
 
 void mcsa_run_reset(mcsa_run *run)
@@ -215,12 +229,13 @@ static mcsa_status check_call(mcsa_run *run, mcsa_qkv *x, int cross)
     TRY(check_same(run, x->q, "q", x->k, "k", cross));
     TRY(check_same(run, x->k, "k", x->v, "v", 0));
     TRY(check_same(run, x->q, "q", x->out, "out", 0));
-    if (x->q->shape[2] > 256)
-        return mcsa_fail(error, MCSA_EUNSUPPORTED, "head dimension %lld; 1 to 256 are supported",
-                         (long long)x->q->shape[2]);
     if (x->q->shape[1] > INT32_MAX / 2 || x->k->shape[1] > INT32_MAX / 2)
         return mcsa_fail(error, MCSA_EUNSUPPORTED, "%lld queries and %lld keys; up to %d are supported",
                          (long long)x->q->shape[1], (long long)x->k->shape[1], INT32_MAX / 2);
+    x->dims =
+        (mcsa_dims){ (int)x->q->shape[0], (int)x->q->shape[1], (int)x->k->shape[1], (int)x->q->shape[2], x->q->dtype };
+    x->scale = run->config.scale > 0 ? run->config.scale : 1 / __builtin_sqrtf((float)x->dims.D);
+    TRY(run->backend->supports(x, error));
     if (mcsa_tensor_overlap(x->out, x->q) || mcsa_tensor_overlap(x->out, x->k) || mcsa_tensor_overlap(x->out, x->v))
         return mcsa_fail(error, MCSA_EINVAL, "out shares memory with q, k or v");
     if (run->config.check_finite) {
@@ -228,9 +243,6 @@ static mcsa_status check_call(mcsa_run *run, mcsa_qkv *x, int cross)
         TRY(check_finite(run, x->k, "k"));
         TRY(check_finite(run, x->v, "v"));
     }
-    x->dims =
-        (mcsa_dims){ (int)x->q->shape[0], (int)x->q->shape[1], (int)x->k->shape[1], (int)x->q->shape[2], x->q->dtype };
-    x->scale = run->config.scale > 0 ? run->config.scale : 1 / __builtin_sqrtf((float)x->dims.D);
     return MCSA_OK;
 }
 
@@ -262,7 +274,7 @@ static mcsa_status dispatch(mcsa_run *run, mcsa_site at, const mcsa_qkv *x)
     case MCSA_REUSE:
         miss = mcsa_cache_find(run, at, &x->dims, &selection);
         if (miss == MCSA_MISS_NONE) {
-            mcsa_attend_reuse(run, at, x, selection);
+            TRY(mcsa_attend_reuse(run, at, x, selection));
             stats->reuse++;
         } else {
             TRY(mcsa_attend_anchor(run, at, x));
@@ -302,7 +314,10 @@ mcsa_status mcsa_attend_dense(mcsa_run *run, const mcsa_tensor *q, const mcsa_te
 mcsa_status mcsa_run_stats(const mcsa_run *run, mcsa_stats *stats)
 {
     if (!run || !stats) return MCSA_EINVAL;
+    run->backend->settle(run->state);
     mcsa_stats now = run->stats;
+    if (run->config.device == MCSA_DEVICE_CUDA)
+        now.attention_s = now.dense_s + now.grouping_s + now.selection_s + now.sparse_s;
     now.density_requested = (double)run->config.density;
     now.density_executed = run->full_reuse > 0 ? run->pairs_reuse / run->full_reuse : 0;
     now.density_run = run->full_run > 0 ? run->pairs_run / run->full_run : 0;

@@ -15,7 +15,8 @@ typedef enum mcsa_miss {
 
 struct mcsa_run {
     mcsa_config config; /* defaults resolved; pointers not kept */
-    mcsa_memory memory;
+    mcsa_memory host;   /* of this struct */
+    mcsa_memory memory; /* of what the backend reads and writes: the same caller's allocator, unless that is a GPU's */
     const mcsa_backend *backend;
     void *state;          /* the backend's */
     mcsa_action *actions; /* [layers, steps] */

@@ -1,6 +1,7 @@
 /* cpu.c - the CPU backend: scratch, and the table that binds the verbs. */
 #include "cpu.h"
 
+#include "base/clock.h"
 #include "residual.h"
 
 static size_t carve(mcsa_cpu *cpu, void *data)
@@ -21,8 +22,9 @@ static size_t carve(mcsa_cpu *cpu, void *data)
 }
 
 /* On failure the old scratch stays, so that plans of the old shape can still be reused. */
-static mcsa_status reserve(void *state, const mcsa_dims *dims)
+static mcsa_status reserve(void *state, const mcsa_dims *dims, int K)
 {
+    (void)K; /* a list of kept keys is as long as the keys in a tile */
     mcsa_cpu *cpu = state;
     int64_t HN = (int64_t)dims->H * dims->N;
     if (dims->D <= cpu->D && dims->M <= cpu->M && HN <= cpu->HN) return MCSA_OK;
@@ -66,10 +68,38 @@ static int64_t residual_bytes(mcsa_residual form, const mcsa_dims *dims)
     return (int64_t)residual_row_bytes(form, dims->D) * dims->H * dims->N;
 }
 
+static mcsa_status supports(const mcsa_qkv *x, mcsa_error *error)
+{
+    if (x->dims.D <= MCSA_MAX_DIM) return MCSA_OK;
+    return mcsa_fail(error, MCSA_EUNSUPPORTED, "head dimension %d; 1 to %d are supported", x->dims.D, MCSA_MAX_DIM);
+}
+
+static mcsa_status outcome(void *state, mcsa_error *error)
+{
+    (void)state;
+    (void)error;
+    return MCSA_OK;
+}
+
+static void lap(void *state, double *stage)
+{
+    mcsa_cpu *cpu = state;
+    double now = mcsa_seconds();
+    if (stage) *stage += now - cpu->mark;
+    cpu->mark = now;
+}
+
+static void settle(void *state)
+{
+    (void)state;
+}
+
 const mcsa_backend mcsa_backend_cpu = {
     .name = "cpu",
+    .version = MCSA_VERSION,
     .open = open_cpu,
     .close = close_cpu,
+    .supports = supports,
     .reserve = reserve,
     .scratch_bytes = scratch_bytes,
     .residual_bytes = residual_bytes,
@@ -77,4 +107,7 @@ const mcsa_backend mcsa_backend_cpu = {
     .group = mcsa_cpu_group,
     .select = mcsa_cpu_select,
     .attend_tokens = mcsa_cpu_attend_tokens,
+    .outcome = outcome,
+    .lap = lap,
+    .settle = settle,
 };

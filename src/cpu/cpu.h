@@ -22,6 +22,7 @@ typedef struct mcsa_cpu {
     mcsa_block self, scratch;
     mcsa_tile *tiles; /* [threads] */
     mcsa_group_scratch group;
+    double mark; /* seconds at the last lap */
 } mcsa_cpu;
 
 void mcsa_cpu_attend_dense(void *state, const mcsa_qkv *x, float *lse);
