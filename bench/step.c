@@ -59,7 +59,7 @@ static void count_operations(bench_step *step, double rows)
 
 static mcsa_status open_step(bench_step *step, const bench_plan *plan, mcsa_dtype precision, mcsa_error *error)
 {
-    dit_wan_options options = { plan->shape.threads, precision, plan->shape.isa };
+    dit_wan_options options = { .threads = plan->shape.threads, .precision = precision, .isa = plan->shape.isa };
     dit_wan_call *call = &step->call;
     TRY(model_open(&step->model, plan->model, &options, error));
     const dit_wan *transformer = step->model.transformer;

@@ -9,7 +9,6 @@
  *
  * Each "x +=" waits for the norm that follows it, so that the two are one pass over x. */
 #include "base/clock.h"
-#include "patches.h"
 #include "wan_model.h"
 
 #include <math.h>
@@ -84,12 +83,12 @@ static mcsa_status prepare_rope(dit_wan *model, const int grid[3], mcsa_error *e
     if (mcsa_block_reserve(&model->memory, &model->rope_tables, (size_t)count * 2 * sizeof(float)) != 0)
         return mcsa_fail(error, MCSA_ENOMEM, "no memory for %lld rotary angles", (long long)count);
 
-    float *cosine = model->rope_tables.data, *sine = cosine + count;
+    float *host = malloc((size_t)count * 2 * sizeof *host), *cosine = host, *sine = host + count;
+    if (!host) return mcsa_fail(error, MCSA_ENOMEM, "no memory to compute %lld rotary angles", (long long)count);
     for (int a = 0; a < 3; a++) {
-        rope->extent[a] = grid[a];
         rope->pairs[a] = split[a];
-        rope->cosine[a] = cosine;
-        rope->sine[a] = sine;
+        rope->cosine[a] = (const float *)model->rope_tables.data + (cosine - host);
+        rope->sine[a] = (const float *)model->rope_tables.data + (sine - host);
         for (int place = 0; place < grid[a]; place++)
             for (int i = 0; i < split[a]; i++) {
                 double angle = place / pow(10000.0, (double)i / split[a]);
@@ -97,6 +96,9 @@ static mcsa_status prepare_rope(dit_wan *model, const int grid[3], mcsa_error *e
                 *sine++ = (float)sin(angle);
             }
     }
+    model->device->put(model->state, model->rope_tables.data, host, (size_t)count * 2 * sizeof *host);
+    free(host);
+    for (int a = 0; a < 3; a++) rope->extent[a] = grid[a];
     return MCSA_OK;
 }
 
@@ -109,6 +111,8 @@ static wan_work carve(const dit_wan *model, mcsa_arena *arena, const sizes *size
         (size_t)(config->in_channels > config->out_channels ? config->in_channels : config->out_channels);
     const size_t patch = (size_t)config->patch[0] * (size_t)config->patch[1] * (size_t)config->patch[2] * channels;
     wan_work w;
+    w.latent = mcsa_arena_take(arena, N * patch * sizeof(float));
+    w.captions = mcsa_arena_take(arena, rows * (size_t)config->text_dim * sizeof(float));
     w.patches = mcsa_arena_take(arena, N * patch * sizeof(float));
     w.x = mcsa_arena_take(arena, N * dim * sizeof(float));
     w.h = mcsa_arena_take(arena, N * dim * element);
@@ -138,18 +142,15 @@ static mcsa_status prepare_work(dit_wan *model, const sizes *size, wan_work *wor
     return MCSA_OK;
 }
 
-static void silu(const float *x, float *out, int dim)
+static mcsa_status apply(const dit_wan *model, dit_linear *layer, const void *x, void *y, int64_t rows,
+                         mcsa_error *error)
 {
-    for (int i = 0; i < dim; i++) out[i] = x[i] / (1.0f + expf(-x[i]));
+    return model->device->linear_apply(layer, x, y, rows, error);
 }
 
-/* out = table + value; the scales among the rows get 1 added, because they multiply by 1 + scale. */
-static void modulate(float *out, const float *table, const float *value, int dim)
+static void silu(const dit_wan *model, const float *x, float *out)
 {
-    for (int r = 0; r < MODULATIONS; r++) {
-        const float one = r == SCALE || r == FFN_SCALE ? 1.0f : 0.0f;
-        for (int c = 0; c < dim; c++) out[r * dim + c] = table[r * dim + c] + value[r * dim + c] + one;
-    }
+    model->device->silu(model->state, x, out, model->dim);
 }
 
 /* time = MLP(sinusoids of the timestep); modulation = tables + projection of it.  Angles are rounded to float
@@ -159,22 +160,34 @@ static mcsa_status embed_time(dit_wan *model, const wan_work *w, float timestep,
     const int dim = model->dim, half = model->config.freq_dim / 2;
     for (int i = 0; i < half; i++) {
         float angle = timestep * expf(-logf(10000.0f) * (float)i / (float)half);
-        w->angles[i] = cosf(angle);
-        w->angles[half + i] = sinf(angle);
+        model->sinusoids[i] = cosf(angle);
+        model->sinusoids[half + i] = sinf(angle);
     }
-    TRY(dit_linear_apply(model->time_1, w->angles, w->time, 1, error));
-    silu(w->time, w->time_hidden, dim);
-    TRY(dit_linear_apply(model->time_2, w->time_hidden, w->time, 1, error));
-    silu(w->time, w->time_hidden, dim);
-    TRY(dit_linear_apply(model->time_proj, w->time_hidden, w->time_proj, 1, error));
+    model->device->put(model->state, w->angles, model->sinusoids, (size_t)half * 2 * sizeof(float));
+    TRY(apply(model, model->time_1, w->angles, w->time, 1, error));
+    silu(model, w->time, w->time_hidden);
+    TRY(apply(model, model->time_2, w->time_hidden, w->time, 1, error));
+    silu(model, w->time, w->time_hidden);
+    TRY(apply(model, model->time_proj, w->time_hidden, w->time_proj, 1, error));
 
-    for (int i = 0; i < model->config.layers; i++)
-        modulate(w->modulation + (size_t)i * MODULATIONS * (size_t)dim, model->blocks[i].table, w->time_proj, dim);
-    /* The head's shift and scale both take the embedding itself, not its projection. */
-    for (int c = 0; c < dim; c++) {
-        w->head_modulation[SHIFT * dim + c] = model->head_table[SHIFT * dim + c] + w->time[c];
-        w->head_modulation[SCALE * dim + c] = model->head_table[SCALE * dim + c] + w->time[c] + 1.0f;
+    dit_modulation block = { .value = w->time_proj,
+                             .rows = MODULATIONS,
+                             .dim = dim,
+                             .value_stride = dim,
+                             .scales = 1u << SCALE | 1u << FFN_SCALE };
+    for (int i = 0; i < model->config.layers; i++) {
+        block.out = w->modulation + (size_t)i * MODULATIONS * (size_t)dim;
+        block.table = model->blocks[i].table;
+        model->device->modulate(model->state, &block);
     }
+    /* The head's shift and scale both take the embedding itself, not its projection. */
+    dit_modulation head = { .out = w->head_modulation,
+                            .table = model->head_table,
+                            .value = w->time,
+                            .rows = 2,
+                            .dim = dim,
+                            .scales = 1u << SCALE };
+    model->device->modulate(model->state, &head);
     return MCSA_OK;
 }
 
@@ -192,18 +205,20 @@ static void add_norm(const dit_wan *model, const wan_work *w, int64_t N, const u
                      .out_dtype = out_dtype,
                      .eps = model->config.eps,
                      .dim = model->dim };
-    dit_norm_rows(&model->rows, &job, N);
+    model->device->norm_rows(model->state, &job, N);
 }
 
 static mcsa_status embed_text(dit_wan *model, const wan_work *w, const dit_wan_call *call, mcsa_error *error)
 {
     const int64_t rows = call->context_rows;
-    TRY(dit_linear_apply(model->text_1, call->context, w->text_hidden, rows, error));
-    TRY(dit_linear_apply(model->text_2, w->text_hidden, w->text, rows, error));
+    model->device->put(model->state, w->captions, call->context,
+                       (size_t)rows * (size_t)model->config.text_dim * sizeof(float));
+    TRY(apply(model, model->text_1, w->captions, w->text_hidden, rows, error));
+    TRY(apply(model, model->text_2, w->text_hidden, w->text, rows, error));
     dit_norm cast = {
         .x = w->text, .out = w->context, .dtype = MCSA_F32, .out_dtype = model->dtype, .dim = model->dim
     };
-    dit_norm_rows(&model->rows, &cast, rows);
+    model->device->norm_rows(model->state, &cast, rows);
     return MCSA_OK;
 }
 
@@ -228,7 +243,7 @@ static void norm_heads(const dit_wan *model, const mcsa_tensor *x, const float *
                          .eps = model->config.eps,
                          .heads = model->config.heads,
                          .head_dim = model->config.head_dim };
-    dit_rms_rope_rows(&model->rows, &job, x->shape[1]);
+    model->device->rms_rope_rows(model->state, &job, x->shape[1]);
 }
 
 static mcsa_status attention_failed(mcsa_status status, const dit_wan_call *call, mcsa_error *error)
@@ -242,14 +257,14 @@ static mcsa_status attend_self(dit_wan *model, const wan_work *w, const dit_wan_
 {
     const wan_block *block = &model->blocks[layer];
     const int64_t dim = model->dim;
-    TRY(dit_linear_apply(block->qkv, w->h, w->wide, N, error));
+    TRY(apply(model, block->qkv, w->h, w->wide, N, error));
     mcsa_tensor q = heads_of(model, w->wide, 0, N, 3 * dim), k = heads_of(model, w->wide, dim, N, 3 * dim);
     mcsa_tensor v = heads_of(model, w->wide, 2 * dim, N, 3 * dim), out = heads_of(model, w->h, 0, N, dim);
     norm_heads(model, &q, block->self.norm_q, &model->rope);
     norm_heads(model, &k, block->self.norm_k, &model->rope);
     mcsa_site site = { .step = call->step, .layer = layer, .branch = call->branch };
     TRY(attention_failed(mcsa_attend(call->run, site, &q, &k, &v, &out), call, error));
-    return dit_linear_apply(block->self.out, w->h, w->y, N, error);
+    return apply(model, block->self.out, w->h, w->y, N, error);
 }
 
 /* y = cross-attention(h, context) */
@@ -258,15 +273,15 @@ static mcsa_status attend_context(dit_wan *model, const wan_work *w, const dit_w
 {
     const wan_block *block = &model->blocks[layer];
     const int64_t dim = model->dim, rows = call->context_rows;
-    TRY(dit_linear_apply(block->cross_q, w->h, w->wide, N, error));
-    TRY(dit_linear_apply(block->cross_kv, w->context, w->context_kv, rows, error));
+    TRY(apply(model, block->cross_q, w->h, w->wide, N, error));
+    TRY(apply(model, block->cross_kv, w->context, w->context_kv, rows, error));
     mcsa_tensor q = heads_of(model, w->wide, 0, N, dim), out = heads_of(model, w->h, 0, N, dim);
     mcsa_tensor k = heads_of(model, w->context_kv, 0, rows, 2 * dim);
     mcsa_tensor v = heads_of(model, w->context_kv, dim, rows, 2 * dim);
     norm_heads(model, &q, block->cross.norm_q, NULL);
     norm_heads(model, &k, block->cross.norm_k, NULL);
     TRY(attention_failed(mcsa_attend_dense(call->run, &q, &k, &v, &out, NULL), call, error));
-    return dit_linear_apply(block->cross.out, w->h, w->y, N, error);
+    return apply(model, block->cross.out, w->h, w->y, N, error);
 }
 
 static mcsa_status run_block(dit_wan *model, const wan_work *w, const dit_wan_call *call, int layer, int64_t N,
@@ -285,8 +300,8 @@ static mcsa_status run_block(dit_wan *model, const wan_work *w, const dit_wan_ca
     *last = (update){ w->y, NULL };
 
     add_norm(model, w, N, last, mod + FFN_SCALE * dim, mod + FFN_SHIFT * dim, w->h, model->dtype);
-    TRY(dit_linear_apply(block->ffn_in, w->h, w->wide, N, error));
-    TRY(dit_linear_apply(block->ffn_out, w->wide, w->y, N, error));
+    TRY(apply(model, block->ffn_in, w->h, w->wide, N, error));
+    TRY(apply(model, block->ffn_out, w->wide, w->y, N, error));
     *last = (update){ w->y, mod + FFN_GATE * dim };
     return MCSA_OK;
 }
@@ -302,9 +317,11 @@ static mcsa_status forward(dit_wan *model, const dit_wan_call *call, mcsa_error 
     dit_patches patches = { .patch = { model->config.patch[0], model->config.patch[1], model->config.patch[2] },
                             .grid = { size.grid[0], size.grid[1], size.grid[2] },
                             .channels = model->config.in_channels };
+    const size_t image = (size_t)call->frames * (size_t)call->height * (size_t)call->width * sizeof(float);
 
-    dit_patches_gather(&patches, call->latent, w.patches);
-    TRY(dit_linear_apply(model->patch, w.patches, w.x, size.N, error));
+    model->device->put(model->state, w.latent, call->latent, (size_t)model->config.in_channels * image);
+    model->device->gather(model->state, &patches, w.latent, w.patches);
+    TRY(apply(model, model->patch, w.patches, w.x, size.N, error));
     TRY(embed_time(model, &w, call->timestep, error));
     TRY(embed_text(model, &w, call, error));
 
@@ -315,10 +332,11 @@ static mcsa_status forward(dit_wan *model, const dit_wan_call *call, mcsa_error 
     /* The head reads floats: [N, dim] of them fit in the room of `wide`. */
     add_norm(model, &w, size.N, &last, w.head_modulation + SCALE * dim, w.head_modulation + SHIFT * dim, w.wide,
              MCSA_F32);
-    TRY(dit_linear_apply(model->head, w.wide, w.patches, size.N, error));
+    TRY(apply(model, model->head, w.wide, w.patches, size.N, error));
     patches.channels = model->config.out_channels;
-    dit_patches_scatter(&patches, w.patches, call->velocity);
-    return MCSA_OK;
+    model->device->scatter(model->state, &patches, w.patches, w.latent);
+    return model->device->get(model->state, call->velocity, w.latent, (size_t)model->config.out_channels * image,
+                              error);
 }
 
 mcsa_status dit_wan_forward(dit_wan *model, const dit_wan_call *call, mcsa_error *error)
@@ -335,5 +353,5 @@ mcsa_status dit_wan_forward(dit_wan *model, const dit_wan_call *call, mcsa_error
 
 dit_wan_times dit_wan_spent(const dit_wan *model)
 {
-    return (dit_wan_times){ .forward_s = model->forward_s, .linear_s = dit_linear_engine_seconds(model->engine) };
+    return (dit_wan_times){ .forward_s = model->forward_s, .linear_s = model->device->linear_seconds(model->state) };
 }

@@ -117,3 +117,25 @@ mcsa_status dit_wan_config_read(dit_wan_config *config, const char *dir, mcsa_er
     cJSON_Delete(json.root);
     return status;
 }
+
+mcsa_status dit_wan_config_check(const dit_wan_config *config, mcsa_error *error)
+{
+    int64_t numbers = config->in_channels > config->out_channels ? config->in_channels : config->out_channels;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const int value = *(const int *)((const char *)config + fields[i].offset);
+        if (value < fields[i].low || value > fields[i].high)
+            return mcsa_fail(error, MCSA_EINVAL, "%s is %d, outside %d to %d", fields[i].key, value, fields[i].low,
+                             fields[i].high);
+    }
+    for (int axis = 0; axis < 3; axis++) {
+        if (config->patch[axis] < 1 || config->patch[axis] > 64)
+            return mcsa_fail(error, MCSA_EINVAL, "patch[%d] is %d, outside 1 to 64", axis, config->patch[axis]);
+        numbers *= config->patch[axis];
+    }
+    if (config->head_dim % 2 || config->freq_dim % 2 || numbers > MAX_PATCH_NUMBERS || !(config->eps >= 0))
+        return mcsa_fail(error, MCSA_EINVAL,
+                         "head_dim and freq_dim must be even, a patch at most %d numbers, eps not "
+                         "negative",
+                         MAX_PATCH_NUMBERS);
+    return MCSA_OK;
+}

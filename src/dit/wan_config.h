@@ -8,4 +8,7 @@
  * MCSA_EUNSUPPORTED. */
 mcsa_status dit_wan_config_read(dit_wan_config *config, const char *dir, mcsa_error *error);
 
+/* MCSA_EINVAL for numbers that dit_wan_config_read would refuse. */
+mcsa_status dit_wan_config_check(const dit_wan_config *config, mcsa_error *error);
+
 #endif

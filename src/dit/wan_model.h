@@ -1,12 +1,10 @@
-/* wan_model.h - what a loaded Wan transformer holds: its layers in oneDNN's order, its vectors as float, and
- * the work memory of a forward pass.  wan_load.c fills it, wan.c runs it. */
+/* wan_model.h - what a loaded Wan transformer holds on its device: its layers, its vectors as float, and the work
+ * memory of a forward pass.  wan_load.c fills it, wan.c runs it. */
 #ifndef MCSA_DIT_WAN_MODEL_H
 #define MCSA_DIT_WAN_MODEL_H
 
 #include "base/memory.h"
-#include "linear.h"
-#include "rowwise.h"
-#include "wan.h"
+#include "device.h"
 
 typedef struct wan_attention {
     dit_linear *out;        /* dim -> dim */
@@ -24,6 +22,8 @@ typedef struct wan_block {
 
 /* Carved from one block of memory at each forward; T is the dtype of the blocks' linear layers. */
 typedef struct wan_work {
+    float *latent;              /* [channels, frames, height, width], in or out */
+    float *captions;            /* [rows, text_dim] */
     float *patches;             /* [N, channels of a patch], in or out */
     float *x;                   /* [N, dim] residual stream */
     void *h, *y;                /* T [N, dim] input and output of a sublayer */
@@ -41,15 +41,18 @@ struct dit_wan {
     dit_wan_config config;
     int dim, threads;
     mcsa_dtype dtype; /* of the blocks' linear layers and attention */
-    dit_linear_engine *engine;
-    dit_row_kernels rows;
+    mcsa_device kind;
+    const dit_device *device;
+    void *state;                                                              /* of the device; NULL until it is open */
     dit_linear *patch, *time_1, *time_2, *time_proj, *text_1, *text_2, *head; /* F32 */
     float *head_table;                                                        /* [2, dim] */
     wan_block *blocks;                                                        /* [layers] */
 
     mcsa_memory memory;
     mcsa_block vectors, scratch, rope_tables;
-    dit_rope rope; /* of the last grid */
+    dit_rope rope;      /* of the last grid */
+    float *sinusoids;   /* host [freq_dim] of the timestep */
+    uint64_t next_seed; /* while a model of random weights is made */
     double forward_s;
 };
 

@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 /* An axis of a shape: what to look up in the configuration.  END closes a shape of fewer than 5 axes. */
 typedef enum extent { END = 0, ONE, TWO, SIX, DIM, DIM_6, FFN, TEXT, FREQ, IN, PATCH_T, PATCH_H, PATCH_W, HEAD } extent;
@@ -148,4 +149,28 @@ mcsa_status dit_wan_bind_block(dit_wan_block_weights *weights, const dit_tensors
                                int block, mcsa_error *error)
 {
     return bind(weights, block_rows, BLOCK_ROWS, block, tensors, config, error);
+}
+
+/* Returns the tensor after the last one used. */
+static dit_tensor *bind_shapes(void *weights, const row *rows, int count, const dit_wan_config *config,
+                               dit_tensor *next)
+{
+    for (int i = 0; i < count; i++) {
+        dit_wan_expected expected;
+        const dit_tensor **slot = (const dit_tensor **)(void *)((char *)weights + rows[i].offset);
+        *slot = NULL;
+        if (!wanted(&rows[i], config)) continue;
+        expect(&rows[i], config, 0, &expected);
+        *next = (dit_tensor){ .dtype = MCSA_F32, .rank = expected.rank };
+        memcpy(next->shape, expected.shape, sizeof expected.shape);
+        *slot = next++;
+    }
+    return next;
+}
+
+void dit_wan_bind_shapes(dit_wan_outer_weights *outer, dit_wan_block_weights *blocks, dit_tensor *shapes,
+                         const dit_wan_config *config)
+{
+    dit_tensor *next = bind_shapes(outer, outer_rows, OUTER_ROWS, config, shapes);
+    for (int i = 0; i < config->layers; i++) next = bind_shapes(&blocks[i], block_rows, BLOCK_ROWS, config, next);
 }

@@ -50,4 +50,9 @@ mcsa_status dit_wan_bind_outer(dit_wan_outer_weights *weights, const dit_tensors
 mcsa_status dit_wan_bind_block(dit_wan_block_weights *weights, const dit_tensors *tensors, const dit_wan_config *config,
                                int block, mcsa_error *error);
 
+/* The same pointers without a file: to `shapes` [dit_wan_expected_count], which become F32 tensors without name and
+ * data.  blocks: [layers] */
+void dit_wan_bind_shapes(dit_wan_outer_weights *outer, dit_wan_block_weights *blocks, dit_tensor *shapes,
+                         const dit_wan_config *config);
+
 #endif
