@@ -1,0 +1,69 @@
+/* group.cu - Fast PDDP on the GPU: the levels of the tree as launches.
+ *
+ * Nodes of more than GROUP_LEAF groups are split level by level with three kernels: directions from a sample
+ * (group_direction.cu), projections of all rows, and the split at the exact rank (group_partition.cu).  The subtrees
+ * below are done in one kernel that reads its rows once (group_leaf.cu).  At 75,600 rows that is seven levels and three
+ * in the leaves: 22 launches, none of which needs the host. */
+#include "group.cuh"
+
+static size_t take(size_t *used, size_t bytes)
+{
+    size_t at = *used;
+    *used = at + (bytes + 255) / 256 * 256;
+    return at;
+}
+
+static int upper_levels(int G)
+{
+    int depth = 0;
+    while (group_largest(G, depth) > GROUP_LEAF) depth++;
+    return depth;
+}
+
+/* Places scratch in `level` and an order beside it; with `data` NULL it only measures. */
+static size_t carve(const mcsa_dims *dims, char *data, group_level *level, int32_t **order)
+{
+    size_t used = 0, rows = (size_t)dims->H * (size_t)dims->N;
+    size_t nodes = (size_t)dims->H << upper_levels((dims->N + GROUP_C - 1) / GROUP_C);
+    size_t direction = take(&used, nodes * (size_t)dims->D * sizeof(float));
+    size_t projection = take(&used, rows * sizeof(float));
+    size_t candidate = take(&used, rows * sizeof(uint32_t));
+    size_t other = take(&used, rows * sizeof(int32_t));
+    if (!data) return used;
+    level->direction = (float *)(data + direction);
+    level->projection = (float *)(data + projection);
+    level->candidate = (uint32_t *)(data + candidate);
+    *order = (int32_t *)(data + other);
+    return used;
+}
+
+size_t mcsa_cuda_group_bytes(const mcsa_dims *dims)
+{
+    return carve(dims, NULL, NULL, NULL);
+}
+
+cudaError_t mcsa_cuda_group(const mcsa_qkv *x, int32_t *order, void *scratch, cudaStream_t stream)
+{
+    const mcsa_dims *dims = &x->dims;
+    group_level level = {};
+    level.q = x->q->data;
+    level.head_stride = x->q->stride[0];
+    level.row_stride = x->q->stride[1];
+    level.H = dims->H;
+    level.N = dims->N;
+    level.G = (dims->N + GROUP_C - 1) / GROUP_C;
+    level.D = dims->D;
+    int32_t *other;
+    carve(dims, (char *)scratch, &level, &other);
+    cudaError_t error;
+    int depth = upper_levels(level.G);
+    for (level.depth = 0; level.depth < depth; level.depth++) {
+        level.to = level.depth % 2 ? other : order;
+        if ((error = group_direction(&level, dims->dtype, stream)) != cudaSuccess) return error;
+        if ((error = group_project(&level, dims->dtype, stream)) != cudaSuccess) return error;
+        if ((error = group_partition(&level, stream)) != cudaSuccess) return error;
+        level.from = level.to;
+    }
+    level.to = order;
+    return group_leaf(&level, dims->dtype, stream);
+}

@@ -1,0 +1,166 @@
+/* group_partition.cu - every large node of a level split at the rank that its left child needs, stably.
+ *
+ * partition_kernel, one CTA per (node, head); warp w owns the w-th run of the node's rows, so that counts by ballot and
+ * one scan over warps give every row its place:
+ *
+ *     1  smallest and largest projection                                       | reads n floats
+ *     2  histogram of 2,048 equal bins between them                            | reads n floats
+ *     3  rows above the bin of the wanted rank are counted; those in it are kept aside, each warp's in its own run
+ *     4  radix select among the kept, a few hundred as a rule, all n at worst (group_kth.cuh)
+ *     5  each warp counts its kept rows above and at the threshold; scan over warps
+ *     6  rows are written: the large ones right, of equal ones the lower index right, others left
+ *
+ * Equal bins instead of leading bits of the floats: bell-shaped projections fill a dozen exponents but hundreds of
+ * bins, and atomics on one counter serialise.  Outliers only make step 4 longer. */
+#include "group_kth.cuh"
+
+enum { BINS = 2048 };
+
+typedef struct partition_shared {
+    kth_shared kth;
+    int bins[BINS];
+    float low[32], high[32];
+    int total[32], above[32], ties[32];
+    int bin, want;
+} partition_shared;
+
+typedef struct binning {
+    float low, scale;
+} binning;
+
+/* Monotone in x; NaN falls in bin 0. */
+static __device__ __forceinline__ int bin_of(binning b, float x)
+{
+    return min(max(__float2int_rz((x - b.low) * b.scale), 0), BINS - 1);
+}
+
+template <int WARPS>
+static __device__ __forceinline__ binning find_range(const float *x, int begin, int end, partition_shared *shared)
+{
+    float low = INFINITY, high = -INFINITY;
+#pragma unroll 4
+    for (int i = begin; i < end; i += 32) {
+        low = fminf(low, x[i]);
+        high = fmaxf(high, x[i]);
+    }
+    for (int mask = 16; mask; mask /= 2) {
+        low = fminf(low, __shfl_xor_sync(~0u, low, mask));
+        high = fmaxf(high, __shfl_xor_sync(~0u, high, mask));
+    }
+    if (threadIdx.x % 32 == 0) {
+        shared->low[threadIdx.x / 32] = low;
+        shared->high[threadIdx.x / 32] = high;
+    }
+    __syncthreads();
+    for (int w = 0; w < WARPS; w++) {
+        low = fminf(low, shared->low[w]);
+        high = fmaxf(high, shared->high[w]);
+    }
+    float range = high - low;
+    return binning{ low, range > 0 && range < INFINITY ? (float)BINS / range : 0.0f };
+}
+
+/* shared->bin and ->want: the bin in which, from the top, the want-th row lies, and its rank there. */
+template <int WARPS> static __device__ __forceinline__ void find_bin(int want, partition_shared *shared)
+{
+    constexpr int EACH = BINS / (32 * WARPS);
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sum = 0, top = BINS - 1 - EACH * (int)threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) sum += shared->bins[top - i];
+    int upto = sum;
+    for (int step = 1; step < 32; step *= 2) {
+        int other = __shfl_up_sync(~0u, upto, step);
+        if (lane >= step) upto += other;
+    }
+    if (lane == 31) shared->total[warp] = upto;
+    __syncthreads();
+    int above = upto - sum;
+    for (int w = 0; w < warp; w++) above += shared->total[w];
+    if (above < want && want <= above + sum)
+        for (int i = 0; i < EACH; i++) {
+            int here = shared->bins[top - i];
+            if (above < want && want <= above + here) {
+                shared->bin = top - i;
+                shared->want = want - above;
+            }
+            above += here;
+        }
+    __syncthreads();
+}
+
+template <int WARPS>
+static __global__ void __launch_bounds__(32 * WARPS) partition_kernel(const __grid_constant__ group_level level)
+{
+    __shared__ partition_shared shared;
+    group_node node = group_node_at(level.G, level.depth, blockIdx.x);
+    int n = group_node_rows(level.N, node), left = (node.groups + 1) / 2 * GROUP_C;
+    int64_t at = (int64_t)blockIdx.y * level.N + node.first * GROUP_C;
+    const float *x = level.projection + at;
+    uint32_t *kept = level.candidate + at;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int run = (n + 32 * WARPS - 1) / (32 * WARPS) * 32, begin = min(warp * run, n), end = min(begin + run, n);
+    for (int i = threadIdx.x; i < BINS; i += 32 * WARPS) shared.bins[i] = 0;
+    binning binning = find_range<WARPS>(x, begin + lane, end, &shared);
+#pragma unroll 4
+    for (int i = begin + lane; i < end; i += 32) atomicAdd(&shared.bins[bin_of(binning, x[i])], 1);
+    __syncthreads();
+    find_bin<WARPS>(n - left, &shared);
+    int middle = shared.bin, above = 0, held = 0;
+    uint32_t before = (1u << lane) - 1;
+#pragma unroll 4
+    for (int i = begin; i < end; i += 32) {
+        float p = i + lane < end ? x[i + lane] : 0.0f;
+        int bin = i + lane < end ? bin_of(binning, p) : -1;
+        uint32_t here = __ballot_sync(~0u, bin == middle);
+        if (bin == middle) kept[begin + held + __popc(here & before)] = group_ordered(p);
+        held += __popc(here);
+        above += __popc(__ballot_sync(~0u, bin > middle));
+    }
+    __syncthreads();
+    kth_result kth = kth_largest(kept, begin + lane, begin + held, 32, shared.want, &shared.kth);
+    int ties = 0;
+    for (int i = begin; i < begin + held; i += 32) {
+        uint32_t key = i + lane < begin + held ? kept[i + lane] : 0;
+        int valid = i + lane < begin + held;
+        above += __popc(__ballot_sync(~0u, valid && key > kth.threshold));
+        ties += __popc(__ballot_sync(~0u, valid && key == kth.threshold));
+    }
+    if (lane == 0) {
+        shared.above[warp] = above;
+        shared.ties[warp] = ties;
+    }
+    __syncthreads();
+    above = ties = 0; /* from here: before this row */
+    for (int w = 0; w < warp; w++) {
+        above += shared.above[w];
+        ties += shared.ties[w];
+    }
+    const int32_t *from = level.from ? level.from + at : NULL;
+    int32_t *to = level.to + at;
+#pragma unroll 4
+    for (int i = begin; i < end; i += 32) {
+        int valid = i + lane < end;
+        float p = valid ? x[i + lane] : 0.0f;
+        int bin = bin_of(binning, p);
+        uint32_t key = group_ordered(p);
+        int larger = valid && (bin > middle || (bin == middle && key > kth.threshold));
+        int tie = valid && bin == middle && key == kth.threshold;
+        uint32_t larger_mask = __ballot_sync(~0u, larger), tie_mask = __ballot_sync(~0u, tie);
+        int ties_before = ties + __popc(tie_mask & before);
+        int right = above + __popc(larger_mask & before) + min(ties_before, kth.ties);
+        int up = larger || (tie && ties_before < kth.ties);
+        if (valid) to[up ? left + right : i + lane - right] = from ? from[i + lane] : i + lane;
+        above += __popc(larger_mask);
+        ties += __popc(tie_mask);
+    }
+}
+
+cudaError_t group_partition(const group_level *level, cudaStream_t stream)
+{
+    dim3 grid(1u << level->depth, level->H);
+    if (group_largest(level->G, level->depth) > 64)
+        partition_kernel<32><<<grid, 1024, 0, stream>>>(*level);
+    else
+        partition_kernel<8><<<grid, 256, 0, stream>>>(*level);
+    return cudaGetLastError();
+}
