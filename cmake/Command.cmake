@@ -20,6 +20,6 @@ target_include_directories(mcsa_cli PUBLIC ${PROJECT_SOURCE_DIR}/cli ${PROJECT_S
 target_link_libraries(mcsa_cli PUBLIC mcsa_dit PkgConfig::LIBAV PkgConfig::PNG OneDNN::dnnl)
 
 add_executable(mcsa_command cli/main.c)
-set_target_properties(mcsa_command PROPERTIES OUTPUT_NAME mcsa)
+set_target_properties(mcsa_command PROPERTIES OUTPUT_NAME mcsa INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR})
 target_link_libraries(mcsa_command PRIVATE mcsa_cli)
 install(TARGETS mcsa_command RUNTIME)

@@ -35,8 +35,8 @@ typedef struct mcsa_backend {
     mcsa_status (*gpu_read)(mcsa_gpu *gpu, int index, mcsa_error *error); /* NULL for the CPU */
     mcsa_status (*open)(void **state, const mcsa_backend_options *options);
     void (*close)(void *state);
-    /* Whether the verbs take tensors of this dtype, shape, alignment. */
-    mcsa_status (*supports)(const mcsa_qkv *x, mcsa_error *error);
+    /* Whether the verbs take tensors of this dtype, shape, alignment and place. */
+    mcsa_status (*supports)(const void *state, const mcsa_qkv *x, mcsa_error *error);
     /* K: keys that a group keeps, or 0 when only attend_dense follows. */
     mcsa_status (*reserve)(void *state, const mcsa_dims *dims, int K);
     int64_t (*scratch_bytes)(const void *state);

@@ -235,7 +235,7 @@ static mcsa_status check_call(mcsa_run *run, mcsa_qkv *x, int cross)
     x->dims =
         (mcsa_dims){ (int)x->q->shape[0], (int)x->q->shape[1], (int)x->k->shape[1], (int)x->q->shape[2], x->q->dtype };
     x->scale = run->config.scale > 0 ? run->config.scale : 1 / __builtin_sqrtf((float)x->dims.D);
-    TRY(run->backend->supports(x, error));
+    TRY(run->backend->supports(run->state, x, error));
     if (mcsa_tensor_overlap(x->out, x->q) || mcsa_tensor_overlap(x->out, x->k) || mcsa_tensor_overlap(x->out, x->v))
         return mcsa_fail(error, MCSA_EINVAL, "out shares memory with q, k or v");
     if (run->config.check_finite) {

@@ -25,7 +25,8 @@ static int rounded_share(int steps, int percent)
 }
 
 /* Gap i is (i + 2) sqrt(steps / 40): with the number of steps both the anchors and their distances grow.  An anchor
- * with less than half of its gap left to serve would cost more than it saves. */
+ * that the next one follows at once serves no step, so that step is only dense; one with less than half of its gap left
+ * to serve would cost more than it saves. */
 static void fill_ramp(mcsa_action *actions, int steps)
 {
     int at = rounded_share(steps, 10) - 1;
@@ -34,6 +35,7 @@ static void fill_ramp(mcsa_action *actions, int steps)
         int gap = (int)((i + 2) * sqrt(steps / 40.0) + 0.5);
         if (gap < 1) gap = 1;
         if (at + gap + (gap + 1) / 2 >= steps) return;
+        if (gap == 1) actions[at] = MCSA_DENSE;
         at += gap;
         actions[at] = MCSA_ANCHOR;
     }

@@ -68,8 +68,9 @@ static int64_t residual_bytes(mcsa_residual form, const mcsa_dims *dims)
     return (int64_t)residual_row_bytes(form, dims->D) * dims->H * dims->N;
 }
 
-static mcsa_status supports(const mcsa_qkv *x, mcsa_error *error)
+static mcsa_status supports(const void *state, const mcsa_qkv *x, mcsa_error *error)
 {
+    (void)state;
     if (x->dims.D <= MCSA_MAX_DIM) return MCSA_OK;
     return mcsa_fail(error, MCSA_EUNSUPPORTED, "head dimension %d; 1 to %d are supported", x->dims.D, MCSA_MAX_DIM);
 }
