@@ -61,7 +61,7 @@ def split(x, rows, a, b, C):
         return rows
     m = (b - a + 1) // 2
     node = x[rows]
-    projection = node @ principal_direction(node)
+    projection = node @ principal_direction(node[::-(-len(node) // 2048)])
     left = np.lexsort((-rows, projection))[:m * C]  # of equal projections the lower index goes right
     goes_left = np.zeros(len(rows), bool)
     goes_left[left] = True
@@ -143,6 +143,7 @@ def schedule(text, S):
     """The actions [S] of "ramp", "paper", "every:N[,W]" or "list:a,b,..."."""
     name, _, rest = text.partition(":")
     numbers = [int(n) for n in rest.split(",")] if rest else []
+    idle = []
     if name == "ramp":
         W = max(1, (S + 5) // 10)
         anchors, n = [W - 1], 0
@@ -150,6 +151,8 @@ def schedule(text, S):
             gap = max(1, int((n + 2) * np.sqrt(S / 40) + 0.5))
             if anchors[-1] + gap + (gap + 1) // 2 >= S:
                 break
+            if gap == 1:
+                idle.append(anchors[-1])
             anchors.append(anchors[-1] + gap)
             n += 1
     elif name == "paper":
@@ -163,6 +166,7 @@ def schedule(text, S):
     actions = np.full(S, REUSE)
     actions[:anchors[0]] = DENSE
     actions[anchors] = ANCHOR
+    actions[idle] = DENSE
     return actions
 
 

@@ -15,7 +15,11 @@
 
 static const float CONVERGED = 0.9999f; /* cosine between two iterates: the split moves few queries after that */
 
-enum { PASSES = 8 }; /* 2, 4, 8, 30 gave 24.1, 24.2, 24.4, 24.6 dB in a prototype at 4,096 tokens */
+enum {
+    PRODUCTS = 7, /* with the covariance, and one pass to project: 2, 4, 8, 30 passes gave 24.1, 24.2, 24.4, 24.6 dB in
+                     a prototype at 4,096 tokens */
+    SAMPLE = 2048 /* rows: 512 KiB of bf16 at D = 128, what a pass can read from L2 */
+};
 
 static double squared_norm(const float *v, int D)
 {
@@ -45,27 +49,40 @@ static void first_direction(const mcsa_kernels *kernels, const mcsa_rows *rows, 
     normalise(v, rows->D);
 }
 
-/* projection [count] of the rows on their principal direction. */
-static void project(const mcsa_kernels *kernels, const mcsa_rows *rows, float *projection)
+/* v [D]: principal direction of the rows. */
+static void principal(const mcsa_kernels *kernels, const mcsa_rows *rows, float *v)
 {
-    float mean[MCSA_MAX_DIM] = { 0 }, v[MCSA_MAX_DIM] = { 0 }, y[MCSA_MAX_DIM];
+    float mean[MCSA_MAX_DIM] = { 0 }, y[MCSA_MAX_DIM];
     int D = rows->D;
     kernels->pddp_pass(rows, v, -1, mean, NULL); /* v = 0, shift -1: sums the rows */
     for (int d = 0; d < D; d++) mean[d] /= (float)rows->count;
     first_direction(kernels, rows, mean, v);
-    for (int pass = 1; pass <= PASSES; pass++) {
-        float shift = 0;
+    for (int product = 0; product < PRODUCTS; product++) {
+        float shift = 0, along = 0;
         for (int d = 0; d < D; d++) shift += mean[d] * v[d];
         memset(y, 0, sizeof y);
-        double sum = kernels->pddp_pass(rows, v, shift, y, pass == PASSES ? projection : NULL);
-        if (pass == PASSES) return;
+        double sum = kernels->pddp_pass(rows, v, shift, y, NULL);
         for (int d = 0; d < D; d++) y[d] -= (float)sum * mean[d];
-        if (!normalise(y, D)) continue; /* all rows are equal */
-        float along = 0;
+        if (!normalise(y, D)) return; /* all rows are equal */
         for (int d = 0; d < D; d++) along += v[d] * y[d];
-        memcpy(v, y, sizeof v);
-        if (along > CONVERGED) pass = PASSES - 1; /* only the projection is left to do */
+        memcpy(v, y, sizeof y);
+        if (along > CONVERGED) return;
     }
+}
+
+/* projection [count] of the rows on the principal direction of a sample of them.  sample: [count] scratch */
+static void project(const mcsa_kernels *kernels, const mcsa_rows *rows, float *projection, int32_t *sample)
+{
+    float v[MCSA_MAX_DIM] = { 0 };
+    mcsa_rows some = *rows;
+    int step = (rows->count + SAMPLE - 1) / SAMPLE;
+    if (step > 1) {
+        some.index = sample;
+        some.count = (rows->count + step - 1) / step;
+        for (int i = 0; i < some.count; i++) sample[i] = rows->index[(int64_t)i * step];
+    }
+    principal(kernels, &some, v);
+    kernels->pddp_pass(rows, v, 0, NULL, projection);
 }
 
 /* Moves the `right` rows with the largest projections behind the others, both in their old order. */
@@ -114,7 +131,7 @@ void mcsa_cpu_group(void *state, const mcsa_qkv *x, mcsa_selection *s)
             int end = bounds[node + 1] * s->C < s->N ? bounds[node + 1] * s->C : s->N;
             int64_t at = (int64_t)h * s->N + first;
             mcsa_rows rows = mcsa_head_rows(x->q, h, s->order + at, 0, end - first);
-            project(kernels, &rows, cpu->group.projection + at);
+            project(kernels, &rows, cpu->group.projection + at, cpu->group.order + at);
             split(s->order + at, cpu->group.projection + at, rows.count, rows.count - left, cpu->group.rank + at,
                   cpu->group.order + at);
         }

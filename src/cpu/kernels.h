@@ -68,8 +68,13 @@ typedef struct mcsa_kernels {
     /* output [D, lanes] = output * alpha + values^T probabilities */
     void (*accumulate)(const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
                        const float *alpha, float *output);
-    /* mass[count] += sum over lanes of exp2(scores * scale2 - lse2); a lane with lse2 = +inf adds nothing */
-    void (*mass)(const float *scores, int count, int lanes, float scale2, const float *lse2, float *mass);
+    /* partial [count, LANES] += exp2(scores * scale2 - lse2) of lanes i, i + LANES, ...; the scores are not stored.
+     * minus_lse2: [lanes]; a lane with -inf adds nothing. */
+    void (*mass)(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float scale2,
+                 const float *minus_lse2, float *partial);
+    /* mass [count] = sums of the rows of partial [count, LANES].  Both hold a multiple of 16 rows, which may be read
+     * and written past count. */
+    void (*mass_sum)(const float *partial, int count, float *mass);
     /* output [D, lanes] / sum -> rows [count, D]; scratch unused lanes are dropped */
     void (*finish)(const float *output, int D, int lanes, const float *sum, int count, float *rows);
 
@@ -81,8 +86,8 @@ typedef struct mcsa_kernels {
     void (*store_row)(const float *row, int D, mcsa_dtype dtype, int64_t column_stride, void *dst);
 
     /* One power-iteration pass of Fast PDDP over all rows x: t = x.direction, y += (t - shift) x.
-     * projection: [count] gets t unless NULL.  y: [D], added to.  Returns the sum of (t - shift).  Partial sums run
-     * over fixed lanes, so the result does not depend on the number of threads. */
+     * projection: [count] gets t unless NULL.  y: [D], added to unless NULL.  Returns the sum of (t - shift).  Partial
+     * sums run over fixed lanes, so the result does not depend on the number of threads. */
     double (*pddp_pass)(const mcsa_rows *rows, const float *direction, float shift, float *y, float *projection);
 
     /* Multiplies in registers for `rounds` rounds; returns the floating-point operations done.  See peak.h. */

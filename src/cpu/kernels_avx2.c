@@ -31,9 +31,15 @@ static void accumulate(const uint32_t *values, const uint32_t *probabilities, in
     accumulate_of(0, values, probabilities, count, D, lanes, alpha, output);
 }
 
-static void mass(const float *score, int count, int lanes, float scale2, const float *lse2, float *out)
+static void mass(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float scale2,
+                 const float *minus_lse2, float *partial)
 {
-    mass_of(score, count, lanes, scale2, lse2, out);
+    mass_of(0, keys, queries, count, D, lanes, scale2, minus_lse2, partial);
+}
+
+static void mass_sum(const float *partial, int count, float *mass)
+{
+    mass_sum_of(partial, count, mass);
 }
 
 static void finish(const float *output, int D, int lanes, const float *sum, int count, float *rows)
@@ -80,6 +86,7 @@ void mcsa_kernels_avx2(mcsa_kernels *f32)
         .softmax = softmax,
         .accumulate = accumulate,
         .mass = mass,
+        .mass_sum = mass_sum,
         .finish = finish,
         .residual_encode = residual_encode,
         .residual_add = residual_add,

@@ -55,9 +55,21 @@ static void accumulate_bf16(const uint32_t *values, const uint32_t *probabilitie
     accumulate_of(1, values, probabilities, count, D, lanes, alpha, output);
 }
 
-static void mass(const float *score, int count, int lanes, float scale2, const float *lse2, float *out)
+static void mass_f32(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float scale2,
+                     const float *minus_lse2, float *partial)
 {
-    mass_of(score, count, lanes, scale2, lse2, out);
+    mass_of(0, keys, queries, count, D, lanes, scale2, minus_lse2, partial);
+}
+
+static void mass_bf16(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float scale2,
+                      const float *minus_lse2, float *partial)
+{
+    mass_of(1, keys, queries, count, D, lanes, scale2, minus_lse2, partial);
+}
+
+static void mass_sum(const float *partial, int count, float *mass)
+{
+    mass_sum_of(partial, count, mass);
 }
 
 static void finish(const float *output, int D, int lanes, const float *sum, int count, float *rows)
@@ -160,7 +172,8 @@ void mcsa_kernels_avx512bf16(mcsa_kernels *f32, mcsa_kernels *bf16)
         .scores = scores_f32,
         .softmax = softmax_f32,
         .accumulate = accumulate_f32,
-        .mass = mass,
+        .mass = mass_f32,
+        .mass_sum = mass_sum,
         .finish = finish,
         .residual_encode = residual_encode,
         .residual_add = residual_add,
@@ -177,5 +190,6 @@ void mcsa_kernels_avx512bf16(mcsa_kernels *f32, mcsa_kernels *bf16)
     bf16->scores = scores_bf16;
     bf16->softmax = softmax_bf16;
     bf16->accumulate = accumulate_bf16;
+    bf16->mass = mass_bf16;
     bf16->peak = peak_bf16;
 }

@@ -85,12 +85,23 @@ static void accumulate(const uint32_t *values, const uint32_t *probabilities, in
 }
 
 /* mass_j = sum_i A_ij, A_ij = exp(s_ij - lse_i): METHOD.md (2) */
-static void mass(const float *score, int count, int lanes, float scale2, const float *lse2, float *out)
+static void mass(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float scale2,
+                 const float *minus_lse2, float *partial)
+{
+    for (int j = 0; j < count; j++)
+        for (int i = 0; i < lanes; i++) {
+            float s = 0;
+            for (int d = 0; d < D; d++) s += as_float(keys[j][d]) * as_float(queries[d * lanes + i]);
+            partial[j * MCSA_LANES + i % MCSA_LANES] += exp2f(s * scale2 + minus_lse2[i]);
+        }
+}
+
+static void mass_sum(const float *partial, int count, float *mass)
 {
     for (int j = 0; j < count; j++) {
         float sum = 0;
-        for (int i = 0; i < lanes; i++) sum += exp2f(score[j * lanes + i] * scale2 - lse2[i]);
-        out[j] += sum;
+        for (int i = 0; i < MCSA_LANES; i++) sum += partial[j * MCSA_LANES + i];
+        mass[j] = sum;
     }
 }
 
@@ -110,7 +121,7 @@ static double pddp_pass(const mcsa_rows *rows, const float *direction, float shi
         for (int d = 0; d < rows->D; d++) t += x[d] * direction[d];
         if (projection) projection[r] = t;
         total += (double)(t - shift);
-        for (int d = 0; d < rows->D; d++) y[d] += (t - shift) * x[d];
+        for (int d = 0; y && d < rows->D; d++) y[d] += (t - shift) * x[d];
     }
     return total;
 }
@@ -137,6 +148,7 @@ void mcsa_kernels_scalar(mcsa_kernels *f32)
         .softmax = softmax,
         .accumulate = accumulate,
         .mass = mass,
+        .mass_sum = mass_sum,
         .finish = finish,
         .residual_encode = residual_encode,
         .residual_add = residual_add,

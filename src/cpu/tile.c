@@ -20,7 +20,7 @@ void mcsa_tile_carve(mcsa_tile *tile, mcsa_arena *arena, int queries, int D, int
     tile->rows = mcsa_arena_take(arena, 4 * (size_t)queries * (size_t)D);
     tile->lse = mcsa_arena_take(arena, 4 * (size_t)queries);
     tile->kept = mcsa_arena_take(arena, 4 * (size_t)M);
-    tile->mass = mcsa_arena_take(arena, 4 * (size_t)M);
+    tile->mass = mcsa_arena_take(arena, 4 * ((size_t)M + MCSA_LANES)); /* mass_sum writes whole blocks */
 }
 
 /* rows r .. r + count of a longer list */
@@ -96,16 +96,17 @@ void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *v
 void mcsa_tile_mass(mcsa_tile *tile, const mcsa_rows *keys, float scale, const float *lse)
 {
     const mcsa_kernels *kernel = tile->kernels;
-    float lse2[MCSA_STRIP];
-    memset(tile->mass, 0, 4 * (size_t)keys->count);
+    float minus_lse2[MCSA_STRIP], *partial = tile->scores; /* [KEY_BLOCK, LANES]: no scores are stored */
     for (int j = 0; j < keys->count; j += MCSA_KEY_BLOCK) {
         mcsa_rows k = part(keys, j, MCSA_KEY_BLOCK);
         kernel->stage_keys(&k, tile->staged, tile->keys);
+        memset(partial, 0, sizeof *partial * MCSA_KEY_BLOCK * MCSA_LANES);
         for (int i = 0; i < tile->count; i += MCSA_STRIP) {
             int lanes = strip_lanes(tile, i);
-            for (int l = 0; l < lanes; l++) lse2[l] = i + l < tile->count ? lse[i + l] * LOG2_E : INFINITY;
-            kernel->scores(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, lanes, tile->scores);
-            kernel->mass(tile->scores, k.count, lanes, scale * LOG2_E, lse2, tile->mass + j);
+            for (int l = 0; l < lanes; l++) minus_lse2[l] = i + l < tile->count ? -lse[i + l] * LOG2_E : -INFINITY;
+            kernel->mass(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, lanes, scale * LOG2_E,
+                         minus_lse2, partial);
         }
+        kernel->mass_sum(partial, k.count, tile->mass + j);
     }
 }

@@ -33,16 +33,40 @@ typedef struct operand {
     ptrdiff_t step;
 } operand;
 
-/* c [rows, lanes] = (alpha ? c * alpha : 0) + A [rows, depth] B [depth, lanes] on vecs * VL lanes. */
-SIMD void panel(int pairs, int rows, int vecs, operand A, const uint32_t *b, int depth, int lanes, const float *alpha,
-                float *c)
+/* What becomes of the products. */
+typedef struct result {
+    float *c;           /* [rows, lanes] = (alpha ? c * alpha : 0) + products; or [rows, MCSA_LANES] += their mass */
+    const float *alpha; /* [lanes], or NULL */
+    const float *minus_lse2; /* [lanes] for mass, or NULL */
+    float scale2;
+} result;
+
+/* Mass of rows of scores held in registers: c [rows, MCSA_LANES] += exp2(scale2 score - lse2), METHOD.md (2).  Lanes
+ * are summed up by mass_sum_of, once for all strips. */
+SIMD void weigh(int rows, int vecs, vf score[PANEL_ROWS][PANEL_VECS], const result *to)
+{
+    enum { PARTS = MCSA_LANES / VL };
+    vf scale = v_set(to->scale2);
+    for (int r = 0; r < rows; r++) {
+        float *c = to->c + r * MCSA_LANES;
+        vf sum[PARTS];
+        for (int p = 0; p < PARTS; p++) sum[p] = v_load(c + p * VL);
+        for (int v = 0; v < vecs; v++)
+            sum[v % PARTS] = v_add(sum[v % PARTS], v_exp2(v_fma(score[r][v], scale, v_load(to->minus_lse2 + v * VL))));
+        for (int p = 0; p < PARTS; p++) v_store(c + p * VL, sum[p]);
+    }
+}
+
+/* A [rows, depth] B [depth, lanes] on vecs * VL lanes */
+SIMD void panel(int pairs, int rows, int vecs, operand A, const uint32_t *b, int depth, int lanes, const result *to)
 {
     vf acc[PANEL_ROWS][PANEL_VECS];
     const uint32_t *from[PANEL_ROWS];
     for (int r = 0; r < rows; r++) from[r] = A.rows ? A.rows[r] : A.a + r;
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vecs; v++)
-            acc[r][v] = alpha ? v_mul(v_load(c + (ptrdiff_t)r * lanes + v * VL), v_load(alpha + v * VL)) : v_set(0);
+            acc[r][v] =
+                to->alpha ? v_mul(v_load(to->c + (ptrdiff_t)r * lanes + v * VL), v_load(to->alpha + v * VL)) : v_set(0);
     for (int t = 0; t < depth; t++, b += lanes) {
         vf column[PANEL_VECS];
         for (int v = 0; v < vecs; v++) column[v] = v_words(b + v * VL);
@@ -52,8 +76,12 @@ SIMD void panel(int pairs, int rows, int vecs, operand A, const uint32_t *b, int
                 acc[r][v] = pairs ? dot_pairs(x, column[v], acc[r][v]) : v_fma(x, column[v], acc[r][v]);
         }
     }
+    if (to->minus_lse2) {
+        weigh(rows, vecs, acc, to);
+        return;
+    }
     for (int r = 0; r < rows; r++)
-        for (int v = 0; v < vecs; v++) v_store(c + (ptrdiff_t)r * lanes + v * VL, acc[r][v]);
+        for (int v = 0; v < vecs; v++) v_store(to->c + (ptrdiff_t)r * lanes + v * VL, acc[r][v]);
 }
 
 /* Asks for the rows of the next panel, which lie anywhere: by the time this panel is done (190 ns) they have come from
@@ -65,38 +93,42 @@ SIMD void prefetch_rows(const uint32_t *const *rows, int left, int words)
 }
 
 /* All rows of one lane group.  Eight rows go as 4 + 4, since 16 chains hide the latency of a multiply and 2 do not. */
-SIMD void panels(int pairs, int vecs, operand A, const uint32_t *b, int rows, int depth, int lanes, const float *alpha,
-                 float *c)
+SIMD void panels(int pairs, int vecs, operand A, const uint32_t *b, int rows, int depth, int lanes, const result *all)
 {
     for (int r = 0; r < rows;) {
         int left = rows - r, take = left >= 6 && left != 8 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
         operand from = { A.rows ? A.rows + r : NULL, A.rows ? NULL : A.a + r, A.step };
-        float *to = c + (ptrdiff_t)r * lanes;
-        if (A.rows) prefetch_rows(A.rows + r + take, rows - r - take, depth);
+        result to = *all;
+        to.c += (ptrdiff_t)r * (all->minus_lse2 ? MCSA_LANES : lanes);
+        if (A.rows && !all->minus_lse2) prefetch_rows(A.rows + r + take, rows - r - take, depth);
         switch (take) {
-        case 6: panel(pairs, 6, vecs, from, b, depth, lanes, alpha, to); break;
-        case 4: panel(pairs, 4, vecs, from, b, depth, lanes, alpha, to); break;
-        case 2: panel(pairs, 2, vecs, from, b, depth, lanes, alpha, to); break;
-        default: panel(pairs, 1, vecs, from, b, depth, lanes, alpha, to); break;
+        case 6: panel(pairs, 6, vecs, from, b, depth, lanes, &to); break;
+        case 4: panel(pairs, 4, vecs, from, b, depth, lanes, &to); break;
+        case 2: panel(pairs, 2, vecs, from, b, depth, lanes, &to); break;
+        default: panel(pairs, 1, vecs, from, b, depth, lanes, &to); break;
         }
         r += take;
     }
 }
 
-SIMD void multiply(int pairs, operand A, const uint32_t *b, int rows, int depth, int lanes, const float *alpha,
-                   float *c)
+SIMD void multiply(int pairs, operand A, const uint32_t *b, int rows, int depth, int lanes, const result *all)
 {
     for (int i = 0; i < lanes;) {
-        const float *scale = alpha ? alpha + i : NULL;
+        result to = *all;
+        if (all->alpha) to.alpha += i;
+        if (all->minus_lse2)
+            to.minus_lse2 += i;
+        else
+            to.c += i;
         int vecs = (lanes - i) / VL;
         if (vecs > PANEL_VECS) vecs = PANEL_VECS;
         switch (vecs) {
 #if MCSA_PANEL_VECS >= 4
-        case 4: panels(pairs, 4, A, b + i, rows, depth, lanes, scale, c + i); break;
-        case 3: panels(pairs, 3, A, b + i, rows, depth, lanes, scale, c + i); break;
+        case 4: panels(pairs, 4, A, b + i, rows, depth, lanes, &to); break;
+        case 3: panels(pairs, 3, A, b + i, rows, depth, lanes, &to); break;
 #endif
-        case 2: panels(pairs, 2, A, b + i, rows, depth, lanes, scale, c + i); break;
-        default: panels(pairs, 1, A, b + i, rows, depth, lanes, scale, c + i); break;
+        case 2: panels(pairs, 2, A, b + i, rows, depth, lanes, &to); break;
+        default: panels(pairs, 1, A, b + i, rows, depth, lanes, &to); break;
         }
         i += vecs * VL;
     }
@@ -106,14 +138,23 @@ SIMD void scores_of(int pairs, const uint32_t *const *keys, const uint32_t *quer
                     float *out)
 {
     int words = pairs ? (D + 1) / 2 : D;
-    multiply(pairs, (operand){ keys, NULL, 1 }, queries, count, words, lanes, NULL, out);
+    multiply(pairs, (operand){ keys, NULL, 1 }, queries, count, words, lanes, &(result){ .c = out });
+}
+
+SIMD void mass_of(int pairs, const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes,
+                  float scale2, const float *minus_lse2, float *partial)
+{
+    int words = pairs ? (D + 1) / 2 : D;
+    multiply(pairs, (operand){ keys, NULL, 1 }, queries, count, words, lanes,
+             &(result){ .c = partial, .minus_lse2 = minus_lse2, .scale2 = scale2 });
 }
 
 SIMD void accumulate_of(int pairs, const uint32_t *values, const uint32_t *probabilities, int count, int D, int lanes,
                         const float *alpha, float *output)
 {
     int steps = pairs ? (count + 1) / 2 : count;
-    multiply(pairs, (operand){ NULL, values, D }, probabilities, D, steps, lanes, alpha, output);
+    multiply(pairs, (operand){ NULL, values, D }, probabilities, D, steps, lanes,
+             &(result){ .c = output, .alpha = alpha });
 }
 
 SIMD void softmax_of(int pairs, const float *score, int count, int lanes, float scale2, mcsa_strip *strip,
@@ -161,15 +202,19 @@ SIMD void softmax_of(int pairs, const float *score, int count, int lanes, float 
     }
 }
 
-/* mass_j += sum_i exp2(scale2 s_ij - lse2_i): METHOD.md (2) */
-SIMD void mass_of(const float *score, int count, int lanes, float scale2, const float *lse2, float *mass)
+/* mass [count] = row sums of partial [count, MCSA_LANES]; both hold whole blocks of VL rows */
+SIMD void mass_sum_of(const float *partial, int count, float *mass)
 {
-    vf scale = v_set(scale2);
-    for (int j = 0; j < count; j++, score += lanes) {
-        vf sum = v_set(0);
-        for (int i = 0; i < lanes; i += VL)
-            sum = v_add(sum, v_exp2(v_sub(v_mul(v_load(score + i), scale), v_load(lse2 + i))));
-        mass[j] += v_sum(sum);
+    for (int j = 0; j < count; j += VL, partial += VL * MCSA_LANES) {
+        vf row[VL];
+        for (int i = 0; i < VL; i++) {
+            row[i] = v_load(partial + i * MCSA_LANES);
+            for (int l = VL; l < MCSA_LANES; l += VL) row[i] = v_add(row[i], v_load(partial + i * MCSA_LANES + l));
+        }
+        v_transpose(row);
+        for (int half = VL / 2; half > 0; half /= 2)
+            for (int i = 0; i < half; i++) row[i] = v_add(row[i], row[i + half]);
+        v_store(mass + j, row[0]);
     }
 }
 
@@ -236,6 +281,14 @@ SIMD vf v_load_row(const void *row, mcsa_dtype dtype, int d)
     return dtype == MCSA_F32 ? v_load((const float *)row + d) : v_load_bf16((const uint16_t *)row + d);
 }
 
+/* Rows lie anywhere in the head: asks for the ones that are eight ahead. */
+SIMD void pddp_prefetch(const mcsa_rows *rows, int r, int bytes)
+{
+    if (r + 8 >= rows->count) return;
+    const char *row = row_at(rows, r + 8);
+    for (int b = 0; b < bytes; b += 64) __builtin_prefetch(row + b);
+}
+
 /* pddp_pass for D = vecs * VL, unit column stride, F32 or BF16: y stays in registers.  Two rows at a time, so that the
  * two horizontal sums overlap; a lone last row is paired with itself at weight 0. */
 SIMD double pddp_rows(int vecs, mcsa_dtype dtype, const mcsa_rows *rows, const float *direction, float shift, float *y,
@@ -243,11 +296,13 @@ SIMD double pddp_rows(int vecs, mcsa_dtype dtype, const mcsa_rows *rows, const f
 {
     vf sum[PDDP_VECS];
     double total = 0;
-    for (int v = 0; v < vecs; v++) sum[v] = v_load(y + v * VL);
+    for (int v = 0; v < vecs; v++) sum[v] = y ? v_load(y + v * VL) : v_set(0);
     for (int r = 0; r < rows->count; r += 2) {
-        int both = r + 1 < rows->count;
+        int both = r + 1 < rows->count, bytes = vecs * VL * (dtype == MCSA_F32 ? 4 : 2);
         const void *row0 = row_at(rows, r), *row1 = row_at(rows, r + both);
         vf x0[PDDP_VECS], x1[PDDP_VECS], t0 = v_set(0), t1 = v_set(0);
+        pddp_prefetch(rows, r, bytes);
+        pddp_prefetch(rows, r + 1, bytes);
         for (int v = 0; v < vecs; v++) {
             vf along = v_load(direction + v * VL);
             x0[v] = v_load_row(row0, dtype, v * VL);
@@ -261,9 +316,10 @@ SIMD double pddp_rows(int vecs, mcsa_dtype dtype, const mcsa_rows *rows, const f
             projection[r + both] = both ? p1 : p0;
         }
         total += (double)c0 + (double)c1;
-        for (int v = 0; v < vecs; v++) sum[v] = v_fma(v_set(c1), x1[v], v_fma(v_set(c0), x0[v], sum[v]));
+        if (y)
+            for (int v = 0; v < vecs; v++) sum[v] = v_fma(v_set(c1), x1[v], v_fma(v_set(c0), x0[v], sum[v]));
     }
-    for (int v = 0; v < vecs; v++) v_store(y + v * VL, sum[v]);
+    for (int v = 0; y && v < vecs; v++) v_store(y + v * VL, sum[v]);
     return total;
 }
 
@@ -281,9 +337,10 @@ SIMD double pddp_any(const mcsa_rows *rows, const float *direction, float shift,
         float t = v_sum(along), centred = t - shift;
         if (projection) projection[r] = t;
         total += (double)centred;
-        for (int d = 0; d < wide; d += VL) v_store(sum + d, v_fma(v_set(centred), v_load(x + d), v_load(sum + d)));
+        if (y)
+            for (int d = 0; d < wide; d += VL) v_store(sum + d, v_fma(v_set(centred), v_load(x + d), v_load(sum + d)));
     }
-    for (int d = 0; d < D; d++) y[d] += sum[d];
+    for (int d = 0; y && d < D; d++) y[d] += sum[d];
     return total;
 }
 

@@ -113,52 +113,72 @@ static void nan_scores_spoil_their_lane_only(void **state)
             }
 }
 
+/* Keys are (w, 0) with w a power of two, so that scores are exact and only the mass is judged. */
+static void mass_of(const test_table *table, int keys, int lanes, test_worst *worst)
+{
+    enum { D = 2 };
+    static const double weight[] = { 1, -1, 0.5, -2, 0.25 };
+    const float scale2 = 0.1803369f;
+    uint64_t seed = 7;
+    size_t words = (size_t)test_depth(table, D), blocks = ((size_t)keys + 15) / 16 * 16;
+    uint32_t *queries = test_words(words * (size_t)lanes), *staged = test_words(words * (size_t)keys);
+    float *partial = test_words(blocks * MCSA_LANES), *mass = test_words(blocks), minus_lse2[64];
+    const uint32_t *at[MCSA_KEY_BLOCK];
+    for (int i = 0; i < lanes; i++) {
+        test_put(table, queries, 0, i, lanes, 20 * test_normal(&seed));
+        test_put(table, queries, 1, i, lanes, test_normal(&seed));
+        minus_lse2[i] = i % 7 == 6 ? -INFINITY : (float)(-8 + test_normal(&seed));
+    }
+    for (int j = 0; j < keys; j++) {
+        uint32_t *key = staged + (size_t)j * words;
+        test_put(table, key, 0, 0, 1, weight[j % 5]);
+        test_put(table, key, 1, 0, 1, 0);
+        at[j] = key;
+    }
+    for (size_t i = 0; i < blocks * MCSA_LANES; i++) partial[i] = i % MCSA_LANES == 3 ? (float)(i / MCSA_LANES) : 0;
+    table->kernel.mass(at, queries, keys, D, lanes, scale2, minus_lse2, partial);
+    table->kernel.mass_sum(partial, keys, mass);
+    for (int j = 0; j < keys; j++) {
+        double sum = 0, bound = 0;
+        for (int i = 0; i < lanes; i++) {
+            double score2 = weight[j % 5] * test_take(table, queries, 0, i, lanes) * (double)scale2;
+            double x = score2 + (double)minus_lse2[i];
+            if (isinf(x)) continue;
+            sum += exp2(x);
+            bound += exp2_bound(score2, x, exp2(x));
+        }
+        test_judge(worst, (double)mass[j], j + sum, bound + lanes * U_F32 * sum + MCSA_LANES * U_F32 * (j + sum), keys,
+                   j, lanes);
+    }
+    test_words_free(queries, words * (size_t)lanes);
+    test_words_free(staged, words * (size_t)keys);
+    test_words_free(partial, blocks * MCSA_LANES);
+    test_words_free(mass, blocks);
+}
+
 static void mass_sums_over_lanes(void **state)
 {
     (void)state;
     test_table tables[4];
     size_t count = test_tables(tables);
-    const float scale2 = 0.1803369f;
     for (size_t t = 0; t < count; t++) {
         test_worst worst = { 0 };
-        uint64_t seed = 7;
         for (size_t c = 0; c < TEST_COUNT(counts); c++)
-            for (int lanes = 16; lanes <= 64; lanes += 16) {
-                int keys = counts[c];
-                size_t size = (size_t)keys * (size_t)lanes;
-                float *score = test_words(size), *mass = test_words((size_t)keys), lse2[64];
-                for (size_t i = 0; i < size; i++) score[i] = (float)(20 * test_normal(&seed));
-                for (int i = 0; i < lanes; i++) lse2[i] = i % 7 == 6 ? INFINITY : (float)(8 + test_normal(&seed));
-                for (int j = 0; j < keys; j++) mass[j] = (float)j;
-                tables[t].kernel.mass(score, keys, lanes, scale2, lse2, mass);
-                for (int j = 0; j < keys; j++) {
-                    double sum = 0, bound = 0;
-                    for (int i = 0; i < lanes; i++) {
-                        double score2 = (double)score[j * lanes + i] * (double)scale2, x = score2 - (double)lse2[i];
-                        if (isinf(x)) continue;
-                        sum += exp2(x);
-                        bound += exp2_bound(score2, x, exp2(x));
-                    }
-                    test_judge(&worst, (double)mass[j], j + sum, bound + lanes * U_F32 * sum + U_F32 * (j + sum), keys,
-                               j, lanes);
-                }
-                test_words_free(score, size);
-                test_words_free(mass, (size_t)keys);
-            }
+            for (int lanes = 16; lanes <= 64; lanes += 16) mass_of(&tables[t], counts[c], lanes, &worst);
         test_report(&worst, 1e-6, "mass, %s", tables[t].name);
     }
 }
 
-/* 2^x through mass: one lane with lse2 = 0 among lanes that add nothing. */
+/* 2^x through mass: scores of 0, one lane with x among lanes that add nothing. */
 static float exp2_by_mass(const test_table *table, float x)
 {
-    float score[MCSA_LANES], lse2[MCSA_LANES], mass = 0;
-    for (int i = 0; i < MCSA_LANES; i++) {
-        score[i] = i == 11 ? x : 0;
-        lse2[i] = i == 11 ? 0 : INFINITY;
-    }
-    table->kernel.mass(score, 1, MCSA_LANES, 1, lse2, &mass);
-    return mass;
+    uint32_t queries[MCSA_LANES] = { 0 }, key[1] = { 0 };
+    const uint32_t *keys[1] = { key };
+    float minus_lse2[MCSA_LANES], partial[16 * MCSA_LANES] = { 0 }, mass[16];
+    for (int i = 0; i < MCSA_LANES; i++) minus_lse2[i] = i == 11 ? x : -INFINITY;
+    table->kernel.mass(keys, queries, 1, 1, MCSA_LANES, 1, minus_lse2, partial);
+    table->kernel.mass_sum(partial, 1, mass);
+    return mass[0];
 }
 
 static float exp2_by_softmax(const test_table *table, float x)
