@@ -18,6 +18,7 @@ const option_choice choices_isa[] = { { "auto", MCSA_ISA_AUTO },
                                       { "avx2", MCSA_ISA_AVX2 },
                                       { "avx512bf16", MCSA_ISA_AVX512BF16 },
                                       { 0 } };
+const option_choice choices_backend[] = { { "cpu", MCSA_DEVICE_CPU }, { "cuda", MCSA_DEVICE_CUDA }, { 0 } };
 const option_choice choices_precision[] = { { "auto", 0 },
                                             { "f32", MCSA_F32 },
                                             { "bf16", MCSA_BF16 },

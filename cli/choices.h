@@ -10,6 +10,7 @@ extern const option_choice choices_residual[];  /* mcsa_residual */
 extern const option_choice choices_branches[];  /* mcsa_sharing */
 extern const option_choice choices_sampler[];   /* dit_sampler_kind */
 extern const option_choice choices_isa[];       /* mcsa_isa */
+extern const option_choice choices_backend[];   /* mcsa_device */
 extern const option_choice choices_precision[]; /* mcsa_dtype; 0 for auto */
 
 /* The word of `value`, which is one of the choices. */

@@ -24,7 +24,7 @@ typedef struct settings {
     int steps, frames, height, width, sampler;
     float guidance, shift;
     option_seeds seeds;
-    int threads, isa, precision;
+    int threads, isa, backend, precision;
     const char *report, *markdown, *sheet;
     int verbose, quiet;
 } settings;
@@ -74,6 +74,8 @@ static const option table[] = {
       .help = "default: all cores, or what OMP_NUM_THREADS says" },
     { .name = "isa", .kind = OPTION_CHOICE, FIELD(isa), .choices = choices_isa, .fallback = "auto",
       .help = "highest instruction set that attention may use" },
+    { .name = "backend", .kind = OPTION_CHOICE, FIELD(backend), .choices = choices_backend, .fallback = "cpu",
+      .help = "where to compute; cuda is the first GPU, in BF16" },
     { .name = "precision", .kind = OPTION_CHOICE, FIELD(precision), .choices = choices_precision,
       .fallback = "auto",
       .help = "arithmetic of linear layers and attention; auto follows the weights" },
@@ -129,18 +131,9 @@ typedef struct job {
     int clips_done;
 } job;
 
-static const char *isa_name(const settings *set)
+static processor_use processor_used(const settings *set)
 {
-    mcsa_machine machine = { .size = sizeof machine };
-    mcsa_machine_read(&machine);
-    return mcsa_isa_name(set->isa == MCSA_ISA_AUTO ? machine.isa : (mcsa_isa)set->isa);
-}
-
-static int thread_count(const settings *set)
-{
-    mcsa_machine machine = { .size = sizeof machine };
-    mcsa_machine_read(&machine);
-    return set->threads ? set->threads : machine.threads;
+    return processor_of((mcsa_device)set->backend, (mcsa_isa)set->isa, set->threads);
 }
 
 static mcsa_status make_plan(job *j, mcsa_error *error)
@@ -206,8 +199,7 @@ static cJSON *shared_settings(const job *j)
 {
     const settings *set = &j->set;
     const dit_wan_config *config = dit_wan_describe(j->model.transformer);
-    char processor[200];
-    processor_name(processor, sizeof processor);
+    const processor_use used = processor_used(set);
     cJSON *shared = cJSON_CreateObject();
     cJSON_AddStringToObject(shared, "model", set->model);
     cJSON_AddStringToObject(shared, "weights", j->weights);
@@ -226,10 +218,10 @@ static cJSON *shared_settings(const job *j)
     cJSON_AddStringToObject(shared, "sampler", choice_word(choices_sampler, set->sampler));
     cJSON_AddStringToObject(shared, "precision",
                             choice_word(choices_precision, dit_wan_precision(j->model.transformer)));
-    cJSON_AddStringToObject(shared, "backend", "cpu");
-    cJSON_AddStringToObject(shared, "isa", isa_name(set));
-    cJSON_AddNumberToObject(shared, "threads", thread_count(set));
-    cJSON_AddStringToObject(shared, "processor", processor);
+    cJSON_AddStringToObject(shared, "backend", choice_word(choices_backend, set->backend));
+    cJSON_AddStringToObject(shared, "isa", used.isa);
+    cJSON_AddNumberToObject(shared, "threads", used.threads);
+    cJSON_AddStringToObject(shared, "processor", used.name);
     return shared;
 }
 
@@ -237,7 +229,9 @@ static mcsa_status prepare(job *j, mcsa_error *error)
 {
     settings *set = &j->set;
     TRY(make_plan(j, error));
-    dit_wan_options options = { .threads = set->threads, .precision = (mcsa_dtype)set->precision };
+    dit_wan_options options = { .threads = set->threads,
+                                .precision = (mcsa_dtype)set->precision,
+                                .device = (mcsa_device)set->backend };
     TRY(model_open(&j->model, set->model, &options, error));
     if (set->shift == 0.0f) set->shift = j->model.shift;
     const dit_wan_config *config = dit_wan_describe(j->model.transformer);
@@ -274,6 +268,7 @@ static mcsa_status make_clip(const job *j, clip_place at, rendition *out, mcsa_e
         .dense = at.run == 0,
         .attention = attention_config(&run->attention, set->steps, set->threads, set->isa),
     };
+    order.attention.device = (mcsa_device)set->backend;
     return rendition_make(out, &order, error);
 }
 
@@ -361,12 +356,11 @@ static mcsa_status perform(job *j, mcsa_error *error)
 static void describe(const job *j, char *text, size_t bytes)
 {
     const settings *set = &j->set;
-    char processor[200], date[16];
-    processor_name(processor, sizeof processor);
+    const processor_use used = processor_used(set);
+    char date[16];
     time_t now = time(NULL);
     struct tm utc;
     strftime(date, sizeof date, "%Y-%m-%d", gmtime_r(&now, &utc));
-    int threads = thread_count(set);
     snprintf(
         text, bytes,
         "%d caption%s x %d seed%s, %d x %d x %d (%lld tokens), %d steps, guidance %g, %s; "
@@ -374,8 +368,8 @@ static void describe(const job *j, char *text, size_t bytes)
         j->plan.captions.count, j->plan.captions.count == 1 ? "" : "s", j->plan.seeds.count,
         j->plan.seeds.count == 1 ? "" : "s", set->frames, set->height, set->width,
         (long long)dit_wan_tokens(j->model.transformer, set->frames, set->height, set->width), set->steps,
-        (double)set->guidance, choice_word(choices_sampler, set->sampler), processor, isa_name(set), threads,
-        threads == 1 ? "" : "s", date);
+        (double)set->guidance, choice_word(choices_sampler, set->sampler), used.name, used.isa,
+        used.threads, used.threads == 1 ? "" : "s", date);
 }
 
 static mcsa_status write_markdown(const job *j, const char *text, mcsa_error *error)

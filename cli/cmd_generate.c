@@ -9,6 +9,7 @@
 #include "model.h"
 #include "options.h"
 #include "output.h"
+#include "processor.h"
 #include "rendition.h"
 #include "report.h"
 #include "staged.h"
@@ -32,7 +33,6 @@ typedef struct settings {
 
 /* clang-format off */
 static const option_choice methods[] = { { "mcsa", METHOD_MCSA }, { "dense", METHOD_DENSE }, { 0 } };
-static const option_choice backends[] = { { "auto", 0 }, { "cpu", 1 }, { 0 } };
 
 #define FIELD(name) .offset = offsetof(settings, name)
 
@@ -87,8 +87,8 @@ static const option table[] = {
       .help = "default: all cores, or what OMP_NUM_THREADS says" },
     { .name = "isa", .kind = OPTION_CHOICE, FIELD(isa), .choices = choices_isa, .fallback = "auto",
       .help = "highest instruction set that attention may use" },
-    { .name = "backend", .kind = OPTION_CHOICE, FIELD(backend), .choices = backends, .fallback = "auto",
-      .help = "where to compute; `mcsa info` says what is there" },
+    { .name = "backend", .kind = OPTION_CHOICE, FIELD(backend), .choices = choices_backend, .fallback = "cpu",
+      .help = "where to compute; cuda is the first GPU, in BF16. `mcsa info` says what is there" },
     { .name = "precision", .kind = OPTION_CHOICE, FIELD(precision), .choices = choices_precision,
       .fallback = "auto",
       .help = "arithmetic of linear layers and attention; auto follows the weights, F32 on machines "
@@ -116,7 +116,7 @@ static const options_page page = {
     .summary = "make a video clip from a caption",
     .synopsis = "--model DIR --prompt TEXT [options]",
     .description =
-        "Denoises a clip with a small video transformer on the CPU. Most of the time of such a model goes to "
+        "Denoises a clip with a video transformer on the CPU or a GPU. Most of the time of such a model goes to "
         "attention, in which every token of the clip looks at every other. MC-Sparse looks at all of them "
         "in a few anchor steps only, remembers which ones mattered and what the others added, and in the "
         "steps between looks at a tenth.\n\n"
@@ -191,7 +191,9 @@ static mcsa_status prepare(job *j, mcsa_error *error)
 {
     settings *set = &j->set;
     TRY(check_settings(set, error));
-    dit_wan_options options = { .threads = set->threads, .precision = (mcsa_dtype)set->precision };
+    dit_wan_options options = { .threads = set->threads,
+                                .precision = (mcsa_dtype)set->precision,
+                                .device = (mcsa_device)set->backend };
     TRY(model_open(&j->model, set->model, &options, error));
     if (set->shift == 0.0f) set->shift = j->model.shift;
     TRY(check_model(j, error));
@@ -223,6 +225,7 @@ static mcsa_status perform(job *j, mcsa_error *error)
         .dense = set->compare || set->method == METHOD_DENSE,
         .attention = attention_config(&set->attention, set->steps, set->threads, set->isa),
     };
+    order.attention.device = (mcsa_device)set->backend;
     if (set->compare) {
         TRY(rendition_make(&j->dense, &order, error));
         order.dense = 0;
@@ -233,18 +236,16 @@ static mcsa_status perform(job *j, mcsa_error *error)
     return quality_of_latents(&j->fidelity, &j->dense.latent, &j->made.latent, error);
 }
 
-static mcsa_status fill_report(report *r, const job *j)
+static void fill_report(report *r, const job *j)
 {
     const settings *set = &j->set;
     const dit_wan_config *config = dit_wan_describe(j->model.transformer);
-    mcsa_machine machine = { .size = sizeof machine };
-    TRY(mcsa_machine_read(&machine));
-    mcsa_isa isa = set->isa == MCSA_ISA_AUTO ? machine.isa : (mcsa_isa)set->isa;
+    const processor_use used = processor_of((mcsa_device)set->backend, (mcsa_isa)set->isa, set->threads);
     *r = (report){
         .method = methods[set->method].word,
-        .backend = "cpu",
-        .isa = mcsa_isa_name(isa),
-        .threads = set->threads ? set->threads : machine.threads,
+        .backend = choice_word(choices_backend, set->backend),
+        .isa = used.isa,
+        .threads = used.threads,
         .steps = set->steps,
         .tokens = dit_wan_tokens(j->model.transformer, set->frames, set->height, set->width),
         .heads = config->heads,
@@ -254,7 +255,6 @@ static mcsa_status fill_report(report *r, const job *j)
         .dense = set->compare ? &j->dense : NULL,
         .fidelity = j->fidelity,
     };
-    return MCSA_OK;
 }
 
 static mcsa_status print_json(const report *r, mcsa_error *error)
@@ -271,7 +271,7 @@ static mcsa_status deliver(const job *j, mcsa_error *error)
     const settings *set = &j->set;
     int talk = !set->quiet && !set->json;
     report numbers;
-    TRY(fill_report(&numbers, j));
+    fill_report(&numbers, j);
     if (set->json) TRY(print_json(&numbers, error));
     if (talk) {
         report_table(&numbers, stdout);

@@ -23,3 +23,5 @@ add_executable(mcsa_command cli/main.c)
 set_target_properties(mcsa_command PROPERTIES OUTPUT_NAME mcsa INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR})
 target_link_libraries(mcsa_command PRIVATE mcsa_cli)
 install(TARGETS mcsa_command RUNTIME)
+
+include(cmake/DitCuda.cmake)
