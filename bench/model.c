@@ -127,6 +127,7 @@ static mcsa_status time_steps(bench_step *step, const bench_plan *plan, bench_ta
 mcsa_status bench_model(const bench_plan *plan, bench_table *table, mcsa_error *error)
 {
     bench_step step;
+    if (plan->device == MCSA_DEVICE_CUDA && (plan->model || plan->made)) return bench_model_cuda(plan, table, error);
     if (!plan->model) return mcsa_fail(error, MCSA_EINVAL, "this table needs --model DIR");
     TRY(bench_step_open(&step, plan, 0, error));
     mcsa_status status = time_steps(&step, plan, table, error);

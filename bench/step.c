@@ -25,7 +25,8 @@ static mcsa_status create_run(bench_step *step, const bench_plan *plan, mcsa_err
                            .group = plan->shape.group,
                            .actions = actions,
                            .threads = plan->shape.threads,
-                           .isa = plan->shape.isa };
+                           .isa = plan->shape.isa,
+                           .device = plan->device };
     mcsa_status status = mcsa_run_create(&step->run, &config, error->text, sizeof error->text);
     free(actions);
     return status;
@@ -59,9 +60,14 @@ static void count_operations(bench_step *step, double rows)
 
 static mcsa_status open_step(bench_step *step, const bench_plan *plan, mcsa_dtype precision, mcsa_error *error)
 {
-    dit_wan_options options = { .threads = plan->shape.threads, .precision = precision, .isa = plan->shape.isa };
+    dit_wan_options options = {
+        .threads = plan->shape.threads, .precision = precision, .isa = plan->shape.isa, .device = plan->device
+    };
     dit_wan_call *call = &step->call;
-    TRY(model_open(&step->model, plan->model, &options, error));
+    if (plan->made)
+        TRY(dit_wan_open_random(&step->model.transformer, &plan->made->config, 1, &options, error));
+    else
+        TRY(model_open(&step->model, plan->model, &options, error));
     const dit_wan *transformer = step->model.transformer;
     TRY(model_check_size(dit_wan_describe(transformer), call->frames, call->height, call->width, error));
     TRY(dit_wan_check_size(transformer, call->frames, call->height, call->width, error));
@@ -114,6 +120,10 @@ void bench_step_run(bench_step *step, mcsa_action action)
     double attention = after.attention_s - before.attention_s;
     s->cross = action == MCSA_REUSE ? after.dense_s - before.dense_s : step->stages[MCSA_REUSE].cross;
     s->self = attention - s->cross;
+    s->dense = after.dense_s - before.dense_s - s->cross;
+    s->grouping = after.grouping_s - before.grouping_s;
+    s->selection = after.selection_s - before.selection_s;
+    s->sparse = after.sparse_s - before.sparse_s;
     s->linear = to.linear_s - from.linear_s;
     s->total = to.forward_s - from.forward_s;
     s->other = s->total - attention - s->linear;

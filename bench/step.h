@@ -9,9 +9,10 @@
  * of whenever that was run last. */
 enum { BENCH_ACTIONS = 3, BENCH_BRANCHES = 2 };
 
-/* Wall seconds of the last step of an action, and its parts. */
+/* Seconds of the last step of an action, and its parts; dense to sparse are parts of self. */
 typedef struct bench_stages {
     double total, self, cross, linear, other;
+    double dense, grouping, selection, sparse;
 } bench_stages;
 
 typedef struct bench_step {
@@ -27,8 +28,8 @@ typedef struct bench_step {
     mcsa_error error;
 } bench_step;
 
-/* Opens plan->model for plan's clip, threads and instruction set.  precision: see dit_wan_options; 0 follows the
- * weights.
+/* Opens plan->model or plan->made for plan's clip, threads and instruction set, or for a GPU.  precision: see
+ * dit_wan_options; 0 follows the weights.
  */
 mcsa_status bench_step_open(bench_step *step, const bench_plan *plan, mcsa_dtype precision, mcsa_error *error);
 void bench_step_close(bench_step *step);

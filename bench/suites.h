@@ -3,17 +3,29 @@
 #define MCSA_BENCH_SUITES_H
 
 #include "bench.h"
+#include "dit/wan.h"
 #include "problem.h"
 
 enum { BENCH_DENSITIES = 8 };
+
+/* A model of a published shape, with random weights, and the latent of its usual clip. */
+typedef struct bench_model_shape {
+    const char *name;
+    dit_wan_config config;
+    int frames, height, width;
+} bench_model_shape;
+
+extern const bench_model_shape bench_model_shapes[]; /* ends with a NULL name */
 
 typedef struct bench_plan {
     bench_shape shape;
     float densities[BENCH_DENSITIES];
     int density_count, repeats;
-    int ffn;                   /* inner channels of the feed-forward layers: gemm */
-    const char *model;         /* directory, or NULL: model, scaling */
-    int frames, height, width; /* of the model's clip */
+    int ffn;                       /* inner channels of the feed-forward layers: gemm */
+    const char *model;             /* directory, or NULL: model, scaling */
+    const bench_model_shape *made; /* instead of a directory, or NULL: model */
+    mcsa_device device;            /* of the model */
+    int frames, height, width;     /* of the model's clip */
 } bench_plan;
 
 /* Dense attention, and token-sparse attention at each density with clustered and with scattered kept keys. */
@@ -33,6 +45,9 @@ mcsa_status bench_gemm(const bench_plan *plan, bench_table *table, mcsa_error *e
 
 /* A dense, an anchor and a reuse step of a model by stage, and the peak of resident memory. */
 mcsa_status bench_model(const bench_plan *plan, bench_table *table, mcsa_error *error);
+
+/* The same on a GPU, with what a schedule then costs. */
+mcsa_status bench_model_cuda(const bench_plan *plan, bench_table *table, mcsa_error *error);
 
 /* Attention, and the model's steps when there is one, over threads and over tokens. */
 mcsa_status bench_scaling(const bench_plan *plan, bench_table *table, mcsa_error *error);

@@ -11,8 +11,8 @@
 #include <string.h>
 
 typedef struct settings {
-    int heads, tokens, dim, group, ffn, dtype, threads, isa, repeats, frames, height, width;
-    const char *density, *json, *model;
+    int heads, tokens, dim, group, ffn, dtype, threads, isa, backend, repeats, frames, height, width;
+    const char *density, *json, *model, *shape;
 } settings;
 
 /* clang-format off */
@@ -39,6 +39,9 @@ static const option table[] = {
     { .name = "Model", .kind = OPTION_HEADING },
     { .name = "model", .kind = OPTION_TEXT, FIELD(model), .value = "DIR",
       .help = "directory of the model: model, scaling" },
+    { .name = "shape", .kind = OPTION_TEXT, FIELD(shape), .value = "NAME",
+      .help = "instead of --model, with --backend cuda: random weights of wan2.1-14b-720p, wan2.1-14b-480p or "
+              "wan2.1-1.3b-480p, at the clip of that name: model" },
     { .name = "frames", .kind = OPTION_INT, FIELD(frames), .value = "N", .fallback = "16", .min = 1, .max = 4096,
       .help = "of its clip" },
     { .name = "height", .kind = OPTION_INT, FIELD(height), .value = "N", .fallback = "64", .min = 1, .max = 8192,
@@ -52,6 +55,8 @@ static const option table[] = {
       .help = "default: all cores, or what OMP_NUM_THREADS says" },
     { .name = "isa", .kind = OPTION_CHOICE, FIELD(isa), .choices = choices_isa, .fallback = "auto",
       .help = "highest instruction set to use" },
+    { .name = "backend", .kind = OPTION_CHOICE, FIELD(backend), .choices = choices_backend, .fallback = "cpu",
+      .help = "cuda: the first GPU: model" },
     { .name = "json", .kind = OPTION_TEXT, FIELD(json), .value = "FILE", .help = "write the table as JSON too" },
     { 0 },
 };
@@ -70,14 +75,16 @@ static const options_page page = {
         "groups.\n\n"
         "reuse: a reuse step with each form of the residual, and what it costs beside the attention.\n\n"
         "gemm: the linear layers of a block of heads times dim channels.\n\n"
-        "model: a dense, an anchor and a reuse step of --model by stage, and the peak of resident memory.\n\n"
+        "model: a dense, an anchor and a reuse step of --model by stage, and the peak of resident memory; on a GPU, "
+        "also of a published --shape, what it holds and what 50 steps then cost.\n\n"
         "scaling: attention, and steps of --model when given, over threads and over tokens.\n\n"
         "All rows of a table run in turn, round after round. A row whose answer is wrong is not timed, and the "
         "command then fails.",
     .options = table,
     .examples = "mcsa bench attend --tokens 8192 --density 0.15,0.25\n"
                 "    mcsa bench select --tokens 16384 --density 0.15 --json select.json\n"
-                "    mcsa bench model --model models/tiny-t2v --frames 24 --height 96 --width 96\n",
+                "    mcsa bench model --model models/tiny-t2v --frames 24 --height 96 --width 96\n"
+                "    mcsa bench model --backend cuda --shape wan2.1-14b-720p --density 0.15 --repeats 1\n",
 };
 
 static const struct suite {
@@ -107,7 +114,23 @@ static mcsa_status read_densities(const char *text, bench_plan *plan, mcsa_error
     }
 }
 
-static mcsa_status make_plan(const settings *set, bench_plan *plan, mcsa_error *error)
+static mcsa_status find_shape(const settings *set, bench_plan *plan, mcsa_error *error)
+{
+    const bench_model_shape *shape = bench_model_shapes;
+    while (shape->name && strcmp(shape->name, set->shape) != 0) shape++;
+    if (!shape->name)
+        return mcsa_fail(error, MCSA_EINVAL, "--shape %.60s: `mcsa bench --help` names those there are", set->shape);
+    if (set->model) return mcsa_fail(error, MCSA_EINVAL, "--shape and --model name two models; give one of them");
+    if (set->backend != MCSA_DEVICE_CUDA)
+        return mcsa_fail(error, MCSA_EINVAL, "--shape %s needs --backend cuda", set->shape);
+    plan->made = shape;
+    plan->frames = shape->frames;
+    plan->height = shape->height;
+    plan->width = shape->width;
+    return MCSA_OK;
+}
+
+static mcsa_status make_plan(const struct suite *suite, const settings *set, bench_plan *plan, mcsa_error *error)
 {
     mcsa_machine machine = { .size = sizeof machine };
     mcsa_machine_read(&machine);
@@ -116,6 +139,8 @@ static mcsa_status make_plan(const settings *set, bench_plan *plan, mcsa_error *
         return mcsa_fail(error, MCSA_EUNSUPPORTED, "--isa %s: this machine has %s", mcsa_isa_name(isa),
                          mcsa_isa_name(machine.isa));
     int threads = set->threads ? set->threads : machine.threads;
+    if (set->backend == MCSA_DEVICE_CUDA && strcmp(suite->name, "model") != 0)
+        return mcsa_fail(error, MCSA_EINVAL, "--backend cuda: the table %s is about the CPU", suite->name);
     *plan =
         (bench_plan){ .shape = { set->heads, set->tokens, set->dim, set->group, threads, (mcsa_dtype)set->dtype, isa },
                       .repeats = set->repeats,
@@ -123,20 +148,21 @@ static mcsa_status make_plan(const settings *set, bench_plan *plan, mcsa_error *
                       .model = set->model,
                       .frames = set->frames,
                       .height = set->height,
-                      .width = set->width };
+                      .width = set->width,
+                      .device = (mcsa_device)set->backend };
+    if (set->shape) TRY(find_shape(set, plan, error));
     return read_densities(set->density, plan, error);
 }
 
-static mcsa_status write_json(const bench_table *result, const char *path, mcsa_error *error)
+static mcsa_status write_json(const bench_table *result, const bench_plan *plan, const char *path, mcsa_error *error)
 {
     staged file;
     FILE *stream;
     TRY(staged_name(&file, path, error));
     TRY(staged_open(&file, &stream, error));
-    char processor[200];
-    processor_name(processor, sizeof processor);
+    const processor_use used = processor_of(plan->device, plan->shape.isa, plan->shape.threads);
     cJSON *root = bench_json(result);
-    char *text = root && cJSON_AddStringToObject(root, "processor", processor) ? cJSON_Print(root) : NULL;
+    char *text = root && cJSON_AddStringToObject(root, "processor", used.name) ? cJSON_Print(root) : NULL;
     mcsa_status status = MCSA_OK;
     if (text)
         fprintf(stream, "%s\n", text);
@@ -152,7 +178,12 @@ static void make_title(char *title, size_t bytes, const struct suite *suite, con
 {
     const bench_shape *s = &plan->shape;
     const char *plural = s->threads == 1 ? "" : "s";
-    if (plan->model)
+    const processor_use used = processor_of(plan->device, s->isa, s->threads);
+    if (plan->device == MCSA_DEVICE_CUDA)
+        snprintf(title, bytes, "%s: %.80s%s, %d x %d x %d, s = %.2f, %.60s, median of %d", suite->name,
+                 plan->made ? plan->made->name : plan->model, plan->made ? " with random weights" : "", plan->frames,
+                 plan->height, plan->width, (double)plan->densities[0], used.name, plan->repeats);
+    else if (plan->model)
         snprintf(title, bytes, "%s: %.80s, %d x %d x %d, s = %.2f, C = %d, %s, %d thread%s, median of %d", suite->name,
                  plan->model, plan->frames, plan->height, plan->width, (double)plan->densities[0], s->group,
                  mcsa_isa_name(s->isa), s->threads, plural, plan->repeats);
@@ -166,14 +197,14 @@ static mcsa_status run(const struct suite *suite, const settings *set, bench_tab
 {
     bench_plan plan;
     char title[240];
-    TRY(make_plan(set, &plan, error));
+    TRY(make_plan(suite, set, &plan, error));
     const bench_shape *s = &plan.shape;
     make_title(title, sizeof title, suite, &plan);
     result->title = title;
     result->peak = mcsa_cpu_peak(s->isa, s->dtype, s->threads);
     TRY(suite->run(&plan, result, error));
     bench_print(result, stdout);
-    if (set->json) TRY(write_json(result, set->json, error));
+    if (set->json) TRY(write_json(result, &plan, set->json, error));
     for (int c = 0; c < result->count; c++)
         if (result->cases[c].wrong)
             return mcsa_fail(error, MCSA_EUNSUPPORTED, "\"%s\" gave a wrong answer", result->cases[c].label);

@@ -47,6 +47,9 @@ const dit_wan_config *dit_wan_describe(const dit_wan *model);
 mcsa_dtype dit_wan_precision(const dit_wan *model);
 mcsa_device dit_wan_device(const dit_wan *model);
 
+/* Bytes of weights, vectors and work memory that the model holds on its device. */
+int64_t dit_wan_bytes(const dit_wan *model);
+
 /* Tokens of a latent of frames x height x width, or -1 when the patch does not divide it or there are more
  * than 2^31 - 1. */
 int64_t dit_wan_tokens(const dit_wan *model, int frames, int height, int width);

@@ -31,6 +31,7 @@ static mcsa_status make_linear(dit_linear **out, dit_wan *model, const stack *pa
         shape.out += dit_tensor_count(parts->part[i].bias);
     }
     shape.in = weights / shape.out;
+    model->weight_bytes += weights * (shape.src == MCSA_BF16 ? 2 : 4) + shape.out * 4;
     if (!parts->part[0].weight->data)
         return model->device->linear_random(out, model->state, &shape, model->next_seed++, error);
     float *weight = malloc((size_t)weights * sizeof *weight), *bias = malloc((size_t)shape.out * sizeof *bias);
@@ -289,6 +290,11 @@ const dit_wan_config *dit_wan_describe(const dit_wan *model)
 mcsa_dtype dit_wan_precision(const dit_wan *model)
 {
     return model->dtype;
+}
+
+int64_t dit_wan_bytes(const dit_wan *model)
+{
+    return model->weight_bytes + (int64_t)(model->vectors.bytes + model->scratch.bytes + model->rope_tables.bytes);
 }
 
 mcsa_device dit_wan_device(const dit_wan *model)

@@ -40,7 +40,8 @@ typedef struct wan_work {
 struct dit_wan {
     dit_wan_config config;
     int dim, threads;
-    mcsa_dtype dtype; /* of the blocks' linear layers and attention */
+    int64_t weight_bytes; /* of linear layers */
+    mcsa_dtype dtype;     /* of the blocks' linear layers and attention */
     mcsa_device kind;
     const dit_device *device;
     void *state;                                                              /* of the device; NULL until it is open */

@@ -139,6 +139,25 @@ static mcsa_status open_model(void **result, mcsa_error *error)
     return status;
 }
 
+static mcsa_status make_model(void **result, mcsa_error *error)
+{
+    static const dit_wan_config config = { .patch = { 1, 2, 2 },
+                                           .heads = 1,
+                                           .head_dim = 16,
+                                           .in_channels = 2,
+                                           .out_channels = 2,
+                                           .text_dim = 8,
+                                           .freq_dim = 8,
+                                           .ffn_dim = 32,
+                                           .layers = 2,
+                                           .rope_max_seq_len = 8 };
+    dit_wan *model = NULL;
+    mcsa_status status = dit_wan_open_random(&model, &config, 1, NULL, error);
+    *result = model;
+    dit_wan_free(model);
+    return status;
+}
+
 /* The model is opened undisturbed: a forward leaves what it reserved with the model, so each needs a fresh one. */
 static mcsa_status generate(void **result, mcsa_error *error)
 {
@@ -189,6 +208,7 @@ static void test_model(void **state)
 {
     (void)state;
     fail_each(open_model, 100);
+    fail_each(make_model, 30);
 }
 
 static void test_generate(void **state)

@@ -1,0 +1,117 @@
+/* model_cuda.c - seconds of a dense, an anchor and a reuse step of a model on a GPU by stage, what the model and its
+ * run hold, and what a schedule of 50 steps then costs.  Both branches of guidance, shared.
+ *
+ * With a shape instead of a directory the weights are random and made on the GPU: what a step costs does not depend on
+ * them.  Steps are seconds long, so the ones that the gates of step.h run are the only warm-up. */
+#include "step.h"
+
+#include <stdlib.h>
+
+enum { SCHEDULE_STEPS = 50 };
+
+/* The patch of 1 x 2 x 2 and 16 channels of latent are Wan2.1's; a latent frame stands for four frames after the first,
+ * and a latent pixel for 8 x 8. */
+#define WAN21(h, ffn, depth)                                                                                           \
+    {                                                                                                                  \
+        .patch = { 1, 2, 2 }, .heads = h, .head_dim = 128, .in_channels = 16, .out_channels = 16, .text_dim = 4096,    \
+        .freq_dim = 256, .ffn_dim = ffn, .layers = depth, .rope_max_seq_len = 1024, .cross_attn_norm = 1, .eps = 1e-6f \
+    }
+
+const bench_model_shape bench_model_shapes[] = {
+    { "wan2.1-14b-720p", WAN21(40, 13824, 40), 21, 90, 160 }, /* 75,600 tokens: 81 frames of 1280 x 720 */
+    { "wan2.1-14b-480p", WAN21(40, 13824, 40), 21, 60, 104 }, /* 32,760 tokens: 81 frames of 832 x 480 */
+    { "wan2.1-1.3b-480p", WAN21(12, 8960, 30), 21, 60, 104 },
+    { 0 },
+};
+
+static const struct {
+    const char *name;
+    size_t offset; /* in bench_stages */
+} parts[] = {
+    { "", offsetof(bench_stages, total) },
+    { "  self-attention", offsetof(bench_stages, self) },
+    { "    dense", offsetof(bench_stages, dense) },
+    { "    grouping", offsetof(bench_stages, grouping) },
+    { "    selection", offsetof(bench_stages, selection) },
+    { "    token-sparse and residual", offsetof(bench_stages, sparse) },
+    { "  cross-attention", offsetof(bench_stages, cross) },
+    { "  linear layers", offsetof(bench_stages, linear) },
+    { "  norms, RoPE and the rest", offsetof(bench_stages, other) },
+};
+enum { PARTS = sizeof parts / sizeof *parts, ROWS = BENCH_ACTIONS * PARTS };
+
+static void add_rows(bench_table *table, const bench_step *step, const int *right)
+{
+    static const char *const names[] = { "dense step", "anchor step", "reuse step" };
+    for (int action = 0; action < BENCH_ACTIONS; action++)
+        for (int p = 0; p < PARTS; p++) {
+            bench_case *row = bench_add(table, p ? parts[p].name : names[action]);
+            row->base = action * PARTS;
+            row->wrong = !right[action];
+            if (parts[p].offset == offsetof(bench_stages, linear)) row->operations = step->linear_operations;
+            if (parts[p].offset == offsetof(bench_stages, dense) && action != MCSA_REUSE)
+                row->operations = step->attention_operations;
+        }
+}
+
+/* seconds: [ROWS, repeats] */
+static mcsa_status time_rounds(bench_step *step, bench_table *table, double *seconds, int repeats, mcsa_error *error)
+{
+    for (int r = 0; r < repeats; r++)
+        for (int action = 0; action < BENCH_ACTIONS; action++) {
+            bench_step_run(step, (mcsa_action)action);
+            if (step->status != MCSA_OK) return mcsa_fail(error, step->status, "%s", step->error.text);
+            const char *stages = (const char *)&step->stages[action];
+            for (int p = 0; p < PARTS; p++)
+                seconds[(action * PARTS + p) * repeats + r] = *(const double *)(const void *)(stages + parts[p].offset);
+        }
+    for (int row = 0; row < ROWS; row++) bench_summarise(&table->cases[row], seconds + row * repeats, repeats);
+    return MCSA_OK;
+}
+
+static mcsa_status add_schedule(bench_table *table, const char *schedule, mcsa_error *error)
+{
+    mcsa_action actions[SCHEDULE_STEPS];
+    double denoise = 0, dense = SCHEDULE_STEPS * table->cases[0].median_s;
+    TRY(mcsa_schedule_fill(schedule, SCHEDULE_STEPS, actions, error->text, sizeof error->text));
+    for (int s = 0; s < SCHEDULE_STEPS; s++) denoise += table->cases[(int)actions[s] * PARTS].median_s;
+    bench_figure_add(table, denoise, "%d steps by schedule %s, s", SCHEDULE_STEPS, schedule);
+    bench_figure_add(table, dense / denoise, "speed-up of that over dense");
+    return MCSA_OK;
+}
+
+static mcsa_status time_steps(bench_step *step, const bench_plan *plan, bench_table *table, mcsa_error *error)
+{
+    int right[BENCH_ACTIONS];
+    mcsa_stats stats = { .size = sizeof stats };
+    double *seconds = calloc((size_t)ROWS * (size_t)plan->repeats, sizeof *seconds);
+    if (!seconds) return mcsa_fail(error, MCSA_ENOMEM, "no memory for %d rows of %d times", ROWS, plan->repeats);
+    table->share = "of step";
+    mcsa_status status = bench_step_check(step, right, error);
+    if (status == MCSA_OK) {
+        add_rows(table, step, right);
+        status = time_rounds(step, table, seconds, plan->repeats, error);
+    }
+    free(seconds);
+    if (status != MCSA_OK) return status;
+
+    mcsa_run_stats(step->run, &stats);
+    bench_figure_add(table, step->tokens, "tokens");
+    bench_figure_add(table, (double)dit_wan_bytes(step->model.transformer) / 0x1p30,
+                     "model: weights and work memory, GiB");
+    bench_figure_add(table, (double)stats.selection_bytes / 0x1p30, "selections, GiB");
+    bench_figure_add(table, (double)stats.residual_bytes / 0x1p30, "residuals, GiB");
+    bench_figure_add(table, (double)stats.scratch_bytes / 0x1p30, "scratch of attention, GiB");
+    bench_figure_add(table, SCHEDULE_STEPS * table->cases[0].median_s, "%d dense steps, s", SCHEDULE_STEPS);
+    TRY(add_schedule(table, "ramp", error));
+    return add_schedule(table, "paper", error);
+}
+
+mcsa_status bench_model_cuda(const bench_plan *plan, bench_table *table, mcsa_error *error)
+{
+    bench_step step;
+    TRY(bench_step_open(&step, plan, 0, error));
+    mcsa_status status = time_steps(&step, plan, table, error);
+    bench_step_close(&step);
+    return status;
+}
