@@ -26,9 +26,9 @@ static __device__ __forceinline__ eight load_streamed(const float *p)
     return { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w };
 }
 
-static __device__ __forceinline__ eight load_streamed(const __nv_bfloat16 *p)
+/* Eight BF16: the low half of a word comes first. */
+static __device__ __forceinline__ eight unpack(uint4 bits)
 {
-    const uint4 bits = __ldcs((const uint4 *)p);
     const unsigned word[4] = { bits.x, bits.y, bits.z, bits.w };
     eight x;
 #pragma unroll
@@ -37,6 +37,11 @@ static __device__ __forceinline__ eight load_streamed(const __nv_bfloat16 *p)
         x.v[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
     }
     return x;
+}
+
+static __device__ __forceinline__ eight load_streamed(const __nv_bfloat16 *p)
+{
+    return unpack(__ldcs((const uint4 *)p));
 }
 
 static __device__ __forceinline__ eight load_shared_by_rows(const float *p)
