@@ -99,6 +99,14 @@ expect 1 generate --model "$model" --prompt "$caption" --out nowhere/clip.mp4 &&
 expect 1 generate --model "$model/transformer" --context clip.safetensors --guidance 1 --out l.safetensors &&
     says err '"context"'
 
+# Where there is no GPU or its library, --backend cuda says so; where there is one it refuses F32.  Neither falls back.
+expect 1 generate --model "$model" --prompt "$caption" $small --backend cuda --precision f32 --out gpu.png
+grep -q "GPU\|libmcsa_dit_cuda" err || fail "the refusal does not say what is missing"
+[ -e gpu.png ] && fail "the CPU made a clip that a GPU was asked for"
+expect 2 bench attend --backend cuda && says err "attend"
+expect 2 bench model --shape wan9 --backend cuda && says err "wan9"
+expect 2 bench model --shape wan2.1-1.3b-480p && says err "--backend cuda"
+
 # An interrupted run ends with 1 and leaves nothing.  143: the signal came before the program had got around to watching
 # for it, as on a busy machine; then it gets longer.
 mkdir stopped
