@@ -6,14 +6,15 @@
 #
 # nvcc is that of the machine, or the one that scripts/dependencies.sh --cuda puts into build/cuda.  It is called here
 # as a plain command, so that what ptxas says about each file (registers, spills, serialised wgmma) is kept beside the
-# object as FILE.o.ptxas, for scripts/check_cuda.sh.  Directories are globbed: kernels (.cu) and host code (.c) of
-# src/cuda need no line here.
+# object as FILE.o.ptxas, for scripts/check_cuda.sh.  Directories are globbed: kernels (.cu) and host code (.c) need no
+# line here.
 
 set(MCSA_CUDA OFF CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set(mcsa_cuda_found FALSE)
 
 set(mcsa_nvcc_flags -std=c++17 -gencode=arch=compute_90a,code=sm_90a -O3 -lineinfo
-    -Xptxas -v,-warn-spills -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra)
+    -Xptxas -v,-warn-spills
+    -Xcompiler -fPIC,-fopenmp,-fvisibility=hidden,-Wall,-Wextra,-Wno-missing-field-initializers)
 if(MCSA_WERROR)
     list(APPEND mcsa_nvcc_flags -Xcompiler -Werror)
 endif()
@@ -91,17 +92,19 @@ function(mcsa_link_cuda target)
     target_link_libraries(${target} PRIVATE ${MCSA_CUDART} pthread rt ${CMAKE_DL_LIBS} stdc++)
 endfunction()
 
-# lib${name}.so from .cu and .c files; it exports `symbol` alone.
-function(mcsa_cuda_library name symbol)
-    set(kernels ${ARGN})
-    set(host ${ARGN})
-    list(FILTER kernels INCLUDE REGEX "\\.cu$")
-    list(FILTER host INCLUDE REGEX "\\.c$")
+# The module lib${name}.so of the kernels and host code in `directory`; it exports `symbol` alone.  Tests link its parts,
+# ${name}_kernels and ${name}_host.
+function(mcsa_cuda_library name symbol directory)
+    file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${directory}/*.cu)
+    file(GLOB host CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${directory}/*.c)
     mcsa_cuda_objects(objects ${kernels})
-    add_library(${name} MODULE ${host} ${objects})
-    set_target_properties(${name} PROPERTIES LINKER_LANGUAGE C)
-    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
-    target_link_libraries(${name} PRIVATE mcsa_flags m)
+    add_library(${name}_kernels STATIC ${objects})
+    set_target_properties(${name}_kernels PROPERTIES LINKER_LANGUAGE C)
+    add_library(${name}_host OBJECT ${host})
+    target_link_libraries(${name}_host PUBLIC mcsa_static)
+    target_include_directories(${name}_host SYSTEM PUBLIC ${mcsa_cuda_root}/include)
+    add_library(${name} MODULE $<TARGET_OBJECTS:${name}_host>)
+    target_link_libraries(${name} PRIVATE ${name}_kernels mcsa_static)
     mcsa_link_cuda(${name})
     set(map ${PROJECT_BINARY_DIR}/cuda/${name}.map)
     file(WRITE ${map} "{ global: ${symbol}; local: *; };\n")
@@ -110,7 +113,5 @@ function(mcsa_cuda_library name symbol)
 endfunction()
 
 if(mcsa_cuda_found)
-    file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cu src/cuda/*.c)
-    mcsa_cuda_library(mcsa_cuda mcsa_backend_cuda ${cuda_sources}
-                      ${PROJECT_SOURCE_DIR}/src/base/status.c ${PROJECT_SOURCE_DIR}/src/base/memory.c)
+    mcsa_cuda_library(mcsa_cuda mcsa_backend_cuda src/cuda)
 endif()
