@@ -9,9 +9,9 @@
 
 enum {
     GROUP_C = MCSA_CUDA_C,
-    GROUP_LEAF = 5, /* groups of a node whose rows fit shared memory: 640 x 256 B = 160 KiB */
+    GROUP_LEAF = 3, /* groups of a node whose rows fit shared memory twice: 2 x 384 x 256 B = 192 KiB */
     GROUP_LEAF_ROWS = GROUP_LEAF * GROUP_C,
-    GROUP_SAMPLE = 1024 /* rows that choose the direction of a larger node */
+    GROUP_SAMPLE = 4096 /* rows that choose the direction of a larger node */
 };
 
 /* One level of the upper tree, or all levels below it. */

@@ -2,9 +2,10 @@
  *
  * direction_kernel, one CTA of 10 warps per (node, head), two on an SM:
  *
- *     all    copies sample rows into a ring of 3 tiles of 128 rows, two tiles ahead (cp.async)
- *     all    when a tile is there: add it to the Gram matrix (pca_add)             | barrier per tile
- *     all    centre, multiply 8 times (pca_direction), write D floats
+ *     all         copies sample rows into a ring of 3 tiles of 128 rows, two tiles ahead (cp.async)
+ *     4 warps     find the rows of the tile after those, whose numbers arrive during the sums
+ *     all         when a tile is there: add it to the Gram matrix (pca_add)        | barrier per tile
+ *     all         centre, multiply 8 times (pca_direction), write D floats
  *
  * The sample is one row out of each of GROUP_SAMPLE equal runs of the node, at a place that a hash picks, since a fixed
  * stride would beat with the width of a frame.  Its direction explains less variance than the best one by a factor of
@@ -14,28 +15,34 @@
  * flight; it reads every row once and is bound by device memory. */
 #include "group_pca.cuh"
 
-enum { RING = 3, TILE = 128, PROJECT_WARPS = 8, PROJECT_ROWS = GROUP_C / PROJECT_WARPS };
+enum { RING = 3, LISTS = RING + 1, TILE = 128, PROJECT_WARPS = 8, PROJECT_ROWS = GROUP_C / PROJECT_WARPS };
 
-/* Place of sample row j: in [j count / sample, (j + 1) count / sample). */
-static __device__ __forceinline__ int sample_place(int j, int sample, int count)
+/* Place of sample row j: in [j count / GROUP_SAMPLE, (j + 1) count / GROUP_SAMPLE), or j when all rows are taken. */
+static __device__ __forceinline__ int sample_place(int j, int count)
 {
+    if (count <= GROUP_SAMPLE) return j;
     uint32_t hash = (uint32_t)j * 0x9e3779b9u;
     hash = (hash ^ hash >> 15) * 0x85ebca6bu;
     uint64_t within = (uint64_t)(hash ^ hash >> 13) * (uint64_t)count >> 32;
-    return (int)(((uint64_t)j * (uint64_t)count + within) / (uint64_t)sample);
+    return (int)(((uint64_t)j * (uint64_t)count + within) / GROUP_SAMPLE);
 }
 
-/* from [count] of the node, or NULL when the node starts at row 0 in ascending order */
+/* Row of q of sample row j, -1 past the sample.  from [count], or NULL when the node is all rows in ascending order. */
+static __device__ __forceinline__ int sample_row(int j, int count, const int32_t *from)
+{
+    if (j >= min(count, (int)GROUP_SAMPLE)) return -1;
+    int place = sample_place(j, count);
+    return from ? from[place] : place;
+}
+
 template <int D>
 static __device__ __forceinline__ void copy_tile(uint32_t shared, const uint16_t *head, int64_t row_stride,
-                                                 const int32_t *from, int first, int sample, int count)
+                                                 const int32_t *rows /* [TILE] */)
 {
     constexpr int CHUNKS = D / 8;
     for (int e = threadIdx.x; e < TILE * CHUNKS; e += PCA_THREADS) {
-        int r = e / CHUNKS, c = e % CHUNKS, valid = first + r < sample;
-        int place = valid ? sample_place(first + r, sample, count) : 0;
-        int row = from ? from[place] : place;
-        rows_copy_16(shared + rows_offset<D>(r, c), head + row * row_stride + 8 * c, valid);
+        int r = e / CHUNKS, c = e % CHUNKS, row = rows[r];
+        rows_copy_16(shared + rows_offset<D>(r, c), head + max(row, 0) * row_stride + 8 * c, row >= 0);
     }
 }
 
@@ -44,6 +51,7 @@ static __global__ void __launch_bounds__(PCA_THREADS, 2) direction_kernel(const 
 {
     extern __shared__ __align__(128) char ring[]; /* [RING, TILE, D] */
     __shared__ pca_shared shared;
+    __shared__ int32_t rows[LISTS][TILE]; /* of q, of the next tiles */
     constexpr int BYTES = TILE * D * 2;
     int h = blockIdx.y;
     group_node node = group_node_at(level.G, level.depth, blockIdx.x);
@@ -51,22 +59,24 @@ static __global__ void __launch_bounds__(PCA_THREADS, 2) direction_kernel(const 
     int tiles = (sample + TILE - 1) / TILE;
     const uint16_t *head = (const uint16_t *)level.q + h * level.head_stride;
     const int32_t *from = level.from ? level.from + (int64_t)h * level.N + node.first * GROUP_C : NULL;
+    for (int i = threadIdx.x; i < RING * TILE; i += PCA_THREADS) rows[i / TILE][i % TILE] = sample_row(i, count, from);
+    __syncthreads();
     for (int tile = 0; tile < RING - 1; tile++) {
-        if (tile < tiles)
-            copy_tile<D>(rows_address(ring) + tile * BYTES, head, level.row_stride, from, tile * TILE, sample, count);
+        copy_tile<D>(rows_address(ring) + tile * BYTES, head, level.row_stride, rows[tile]);
         rows_commit();
     }
     pca_block<D> block;
     pca_begin(block);
     for (int tile = 0; tile < tiles; tile++) {
         rows_wait<RING - 2>();
-        __syncthreads(); /* tile is there, and the place of tile - 1 free */
-        int next = tile + RING - 1;
+        __syncthreads(); /* tile is there, the place of tile - 1 is free, and the list of tile + RING - 1 is written */
+        int next = tile + RING - 1, row = -1;
         if (next < tiles)
-            copy_tile<D>(rows_address(ring) + next % RING * BYTES, head, level.row_stride, from, next * TILE, sample,
-                         count);
+            copy_tile<D>(rows_address(ring) + next % RING * BYTES, head, level.row_stride, rows[next % LISTS]);
         rows_commit();
+        if (threadIdx.x < TILE) row = sample_row((next + 1) * TILE + threadIdx.x, count, from);
         pca_add<T, D>(block, rows_address(ring) + tile % RING * BYTES, TILE / 16);
+        if (threadIdx.x < TILE) rows[(next + 1) % LISTS][threadIdx.x] = row;
     }
     pca_direction<D>(block, sample, &shared);
     float *to = level.direction + ((int64_t)h * gridDim.x + blockIdx.x) * D;

@@ -24,7 +24,6 @@ typedef struct leaf_shared {
     kth_shared kth;
     uint32_t key[GROUP_LEAF_ROWS];
     int32_t index[GROUP_LEAF_ROWS]; /* query of each row */
-    int32_t place[GROUP_LEAF_ROWS]; /* where in its node each row goes */
     int larger[RUNS], ties[RUNS];
 } leaf_shared;
 
@@ -54,7 +53,7 @@ static __device__ __forceinline__ void leaf_project(const char *rows, int n, lea
     __syncthreads();
 }
 
-/* Moves index[0, n) and sets place: the n - left largest keys go right, of equal ones the lower index. */
+/* Moves index[0, n): the n - left largest keys go right, of equal ones the lower index. */
 static __device__ __forceinline__ void leaf_partition(int32_t *index, int n, int left, leaf_shared *shared)
 {
     kth_result kth = kth_largest(shared->key, threadIdx.x, n, PCA_THREADS, n - left, &shared->kth);
@@ -85,40 +84,31 @@ static __device__ __forceinline__ void leaf_partition(int32_t *index, int n, int
         }
         int up = larger[k] >> lane & 1 || ((tie[k] >> lane & 1) && ties < kth.ties);
         int right = above + min(ties, kth.ties), place = up ? left + right : r - right;
-        shared->place[r] = place;
         index[place] = query[k];
     }
     __syncthreads();
 }
 
-/* Row i of the n that start at `rows` moves to place[i]; 64 columns at a time, or registers would spill. */
-template <int D> static __device__ __forceinline__ void leaf_move(char *rows, int n, const leaf_shared *shared)
+/* Rows index[0, n) of the head to shared memory, and zeros up to a multiple of 16. */
+template <int D>
+static __device__ __forceinline__ void leaf_load(uint32_t rows, const uint16_t *head, int64_t row_stride,
+                                                 const int32_t *index, int n)
 {
-    constexpr int CHUNKS = 8, EACH = GROUP_LEAF_ROWS * CHUNKS / PCA_THREADS;
-    int c = threadIdx.x % CHUNKS, top = threadIdx.x / CHUNKS;
-    for (int slab = 0; slab < D / 64; slab++) {
-        uint4 x[EACH];
-#pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            int r = top + k * (PCA_THREADS / CHUNKS);
-            if (r < n) x[k] = *(const uint4 *)(rows + rows_offset<D>(r, CHUNKS * slab + c));
-        }
-        __syncthreads();
-#pragma unroll
-        for (int k = 0; k < EACH; k++) {
-            int r = top + k * (PCA_THREADS / CHUNKS);
-            if (r < n) *(uint4 *)(rows + rows_offset<D>(shared->place[r], CHUNKS * slab + c)) = x[k];
-        }
-        __syncthreads();
+    constexpr int CHUNKS = D / 8;
+    for (int e = threadIdx.x; e < (n + 15) / 16 * 16 * CHUNKS; e += PCA_THREADS) {
+        int r = e / CHUNKS, c = e % CHUNKS, valid = r < n;
+        rows_copy_16(rows + rows_offset<D>(r, c), head + index[valid ? r : 0] * row_stride + 8 * c, valid);
     }
+    rows_commit();
+    rows_wait<0>();
+    __syncthreads();
 }
 
 template <typename T, int D>
-static __global__ void __launch_bounds__(PCA_THREADS, 1) leaf_kernel(const __grid_constant__ group_level level)
+static __global__ void __launch_bounds__(PCA_THREADS, 2) leaf_kernel(const __grid_constant__ group_level level)
 {
     extern __shared__ __align__(128) char rows[]; /* [GROUP_LEAF_ROWS, D] */
     __shared__ leaf_shared shared;
-    constexpr int CHUNKS = D / 8;
     group_node root = group_node_at(level.G, level.depth, blockIdx.x);
     if (root.groups == 0) return;
     int n = group_node_rows(level.N, root);
@@ -127,16 +117,7 @@ static __global__ void __launch_bounds__(PCA_THREADS, 1) leaf_kernel(const __gri
         shared.index[r] = level.from ? level.from[at + r] : root.first * GROUP_C + r;
     __syncthreads();
     const uint16_t *head = (const uint16_t *)level.q + blockIdx.y * level.head_stride;
-    if (root.groups > 1) {
-        for (int e = threadIdx.x; e < (n + 15) / 16 * 16 * CHUNKS; e += PCA_THREADS) {
-            int r = e / CHUNKS, c = e % CHUNKS, valid = r < n;
-            rows_copy_16(rows_address(rows) + rows_offset<D>(r, c),
-                         head + shared.index[valid ? r : 0] * level.row_stride + 8 * c, valid);
-        }
-        rows_commit();
-        rows_wait<0>();
-        __syncthreads();
-    }
+    if (root.groups > 1) leaf_load<D>(rows_address(rows), head, level.row_stride, shared.index, n);
     for (int depth = 0; group_largest(root.groups, depth) > 1; depth++) {
         for (int i = 0; i < 1 << depth; i++) {
             group_node node = group_node_at(root.groups, depth, i);
@@ -149,7 +130,7 @@ static __global__ void __launch_bounds__(PCA_THREADS, 1) leaf_kernel(const __gri
             pca_direction<D>(block, count, &shared.pca);
             leaf_project<T, D>(mine, count, &shared);
             leaf_partition(shared.index + first, count, (node.groups + 1) / 2 * GROUP_C, &shared);
-            if (node.groups > 2) leaf_move<D>(mine, count, &shared);
+            if (node.groups > 2) leaf_load<D>(rows_address(mine), head, level.row_stride, shared.index + first, count);
         }
     }
     for (int r = threadIdx.x; r < n; r += PCA_THREADS) level.to[at + r] = shared.index[r];

@@ -14,7 +14,7 @@
  * bins, and atomics on one counter serialise.  Outliers only make step 4 longer. */
 #include "group_kth.cuh"
 
-enum { BINS = 2048 };
+enum { BINS = 2048, BATCH = 8 /* loads that a thread has in flight */ };
 
 typedef struct partition_shared {
     kth_shared kth;
@@ -34,14 +34,25 @@ static __device__ __forceinline__ int bin_of(binning b, float x)
     return min(max(__float2int_rz((x - b.low) * b.scale), 0), BINS - 1);
 }
 
+/* x[i + 32 k] of places before end, else `beyond`. */
+static __device__ __forceinline__ void load_batch(float (&to)[BATCH], const float *x, int i, int end, float beyond)
+{
+#pragma unroll
+    for (int k = 0; k < BATCH; k++) to[k] = i + 32 * k < end ? x[i + 32 * k] : beyond;
+}
+
 template <int WARPS>
 static __device__ __forceinline__ binning find_range(const float *x, int begin, int end, partition_shared *shared)
 {
     float low = INFINITY, high = -INFINITY;
-#pragma unroll 4
-    for (int i = begin; i < end; i += 32) {
-        low = fminf(low, x[i]);
-        high = fmaxf(high, x[i]);
+    for (int i = begin; i < end; i += 32 * BATCH) {
+        float batch[BATCH];
+        load_batch(batch, x, i, end, NAN); /* which fminf and fmaxf ignore */
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            low = fminf(low, batch[k]);
+            high = fmaxf(high, batch[k]);
+        }
     }
     for (int mask = 16; mask; mask /= 2) {
         low = fminf(low, __shfl_xor_sync(~0u, low, mask));
@@ -101,20 +112,28 @@ static __global__ void __launch_bounds__(32 * WARPS) partition_kernel(const __gr
     int run = (n + 32 * WARPS - 1) / (32 * WARPS) * 32, begin = min(warp * run, n), end = min(begin + run, n);
     for (int i = threadIdx.x; i < BINS; i += 32 * WARPS) shared.bins[i] = 0;
     binning binning = find_range<WARPS>(x, begin + lane, end, &shared);
-#pragma unroll 4
-    for (int i = begin + lane; i < end; i += 32) atomicAdd(&shared.bins[bin_of(binning, x[i])], 1);
+    for (int i = begin + lane; i < end; i += 32 * BATCH) {
+        float batch[BATCH];
+        load_batch(batch, x, i, end, 0);
+#pragma unroll
+        for (int k = 0; k < BATCH; k++)
+            if (i + 32 * k < end) atomicAdd(&shared.bins[bin_of(binning, batch[k])], 1);
+    }
     __syncthreads();
     find_bin<WARPS>(n - left, &shared);
     int middle = shared.bin, above = 0, held = 0;
     uint32_t before = (1u << lane) - 1;
-#pragma unroll 4
-    for (int i = begin; i < end; i += 32) {
-        float p = i + lane < end ? x[i + lane] : 0.0f;
-        int bin = i + lane < end ? bin_of(binning, p) : -1;
-        uint32_t here = __ballot_sync(~0u, bin == middle);
-        if (bin == middle) kept[begin + held + __popc(here & before)] = group_ordered(p);
-        held += __popc(here);
-        above += __popc(__ballot_sync(~0u, bin > middle));
+    for (int i = begin + lane; i - lane < end; i += 32 * BATCH) {
+        float batch[BATCH];
+        load_batch(batch, x, i, end, 0);
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            int bin = i + 32 * k < end ? bin_of(binning, batch[k]) : -1;
+            uint32_t here = __ballot_sync(~0u, bin == middle);
+            if (bin == middle) kept[begin + held + __popc(here & before)] = group_ordered(batch[k]);
+            held += __popc(here);
+            above += __popc(__ballot_sync(~0u, bin > middle));
+        }
     }
     __syncthreads();
     kth_result kth = kth_largest(kept, begin + lane, begin + held, 32, shared.want, &shared.kth);
@@ -137,21 +156,26 @@ static __global__ void __launch_bounds__(32 * WARPS) partition_kernel(const __gr
     }
     const int32_t *from = level.from ? level.from + at : NULL;
     int32_t *to = level.to + at;
-#pragma unroll 4
-    for (int i = begin; i < end; i += 32) {
-        int valid = i + lane < end;
-        float p = valid ? x[i + lane] : 0.0f;
-        int bin = bin_of(binning, p);
-        uint32_t key = group_ordered(p);
-        int larger = valid && (bin > middle || (bin == middle && key > kth.threshold));
-        int tie = valid && bin == middle && key == kth.threshold;
-        uint32_t larger_mask = __ballot_sync(~0u, larger), tie_mask = __ballot_sync(~0u, tie);
-        int ties_before = ties + __popc(tie_mask & before);
-        int right = above + __popc(larger_mask & before) + min(ties_before, kth.ties);
-        int up = larger || (tie && ties_before < kth.ties);
-        if (valid) to[up ? left + right : i + lane - right] = from ? from[i + lane] : i + lane;
-        above += __popc(larger_mask);
-        ties += __popc(tie_mask);
+    for (int i = begin + lane; i - lane < end; i += 32 * BATCH) {
+        float batch[BATCH];
+        int query[BATCH];
+        load_batch(batch, x, i, end, 0);
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) query[k] = from && i + 32 * k < end ? from[i + 32 * k] : i + 32 * k;
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            int place = i + 32 * k, valid = place < end, bin = bin_of(binning, batch[k]);
+            uint32_t key = group_ordered(batch[k]);
+            int larger = valid && (bin > middle || (bin == middle && key > kth.threshold));
+            int tie = valid && bin == middle && key == kth.threshold;
+            uint32_t larger_mask = __ballot_sync(~0u, larger), tie_mask = __ballot_sync(~0u, tie);
+            int ties_before = ties + __popc(tie_mask & before);
+            int right = above + __popc(larger_mask & before) + min(ties_before, kth.ties);
+            int up = larger || (tie && ties_before < kth.ties);
+            if (valid) to[up ? left + right : place - right] = query[k];
+            above += __popc(larger_mask);
+            ties += __popc(tie_mask);
+        }
     }
 }
 

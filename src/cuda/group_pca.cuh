@@ -62,7 +62,7 @@ static __device__ __forceinline__ void pca_add(pca_block<D> &block, uint32_t row
         at_j[i] = rows + rows_offset<D>(row, block.J * (B / 8) + 2 * i + tile % 2);
     }
     if (block.I == block.J) {
-#pragma unroll 1
+#pragma unroll 2
         for (int step = 0; step < steps; step++) {
 #pragma unroll
             for (int i = 0; i < MI; i++) rows_load_transposed(x[i], at_i[i] + step * (32 * D));
@@ -75,7 +75,7 @@ static __device__ __forceinline__ void pca_add(pca_block<D> &block, uint32_t row
             }
         }
     } else {
-#pragma unroll 1
+#pragma unroll 2
         for (int step = 0; step < steps; step++) {
 #pragma unroll
             for (int i = 0; i < MI; i++) {
@@ -134,44 +134,59 @@ template <int D> static __device__ __forceinline__ void pca_centre(pca_block<D> 
     __syncthreads();
 }
 
+/* Sums x[0, n) over the lanes that differ in the bits of mask from `high` down to `low`, leaving each lane one sum:
+ * that of x[i] where the bits of i are, from the top, those bits of the lane.  Halving what is sent costs n - 1
+ * shuffles instead of n log. */
+template <int n> static __device__ __forceinline__ float pca_scatter(float (&x)[n], int high, int low, int *index)
+{
+    int lane = threadIdx.x % 32, kept = 0;
+#pragma unroll
+    for (int mask = high, half = n / 2; mask >= low; mask /= 2, half /= 2) {
+        int upper = (lane & mask) != 0;
+        if (half == 0) {
+            x[0] += __shfl_xor_sync(~0u, x[0], mask);
+            continue;
+        }
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            float other = __shfl_xor_sync(~0u, upper ? x[i] : x[i + half], mask);
+            x[i] = (upper ? x[i + half] : x[i]) + other;
+        }
+        kept += upper ? half : 0;
+    }
+    *index = kept;
+    return x[0];
+}
+
 /* part[J] <- block vector_J, and off the diagonal part[I] <- block^T vector_I. */
 template <int D> static __device__ __forceinline__ void pca_multiply(const pca_block<D> &block, pca_shared *shared)
 {
     constexpr int B = block.B, MI = block.MI, NJ = block.NJ;
-    int lane = threadIdx.x % 32, row = block.I * B + lane / 4, column = block.J * B + 2 * (lane % 4);
-    float2 right[NJ], across[NJ];
+    int lane = threadIdx.x % 32, row = block.I * B + lane / 4, column = block.J * B + 2 * (lane % 4), index;
+    float2 right[NJ];
+    float along[2 * MI], across[2 * NJ];
 #pragma unroll
     for (int j = 0; j < NJ; j++) {
         right[j] = *(const float2 *)&shared->vector[column + 8 * j];
-        across[j] = make_float2(0, 0);
+        across[2 * j] = across[2 * j + 1] = 0;
     }
 #pragma unroll
-    for (int i = 0; i < MI; i++)
+    for (int i = 0; i < 2 * MI; i++) {
+        float left = shared->vector[row + 8 * i];
+        along[i] = 0;
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int r = row + 16 * i + 8 * half;
-            float left = shared->vector[r], along = 0;
-#pragma unroll
-            for (int j = 0; j < NJ; j++) {
-                float x = block.gram[i][j][2 * half], y = block.gram[i][j][2 * half + 1];
-                along = fmaf(x, right[j].x, fmaf(y, right[j].y, along));
-                across[j].x = fmaf(x, left, across[j].x);
-                across[j].y = fmaf(y, left, across[j].y);
-            }
-            along += __shfl_xor_sync(~0u, along, 1);
-            along += __shfl_xor_sync(~0u, along, 2);
-            if (lane % 4 == 0) shared->part[block.J][r] = along;
+        for (int j = 0; j < NJ; j++) {
+            float x = block.gram[i / 2][j][i % 2 * 2], y = block.gram[i / 2][j][i % 2 * 2 + 1];
+            along[i] = fmaf(x, right[j].x, fmaf(y, right[j].y, along[i]));
+            across[2 * j] = fmaf(x, left, across[2 * j]);
+            across[2 * j + 1] = fmaf(y, left, across[2 * j + 1]);
         }
+    }
+    float sum = pca_scatter(along, 2, 1, &index);
+    shared->part[block.J][row + 8 * index] = sum;
     if (block.I == block.J) return;
-#pragma unroll
-    for (int j = 0; j < NJ; j++) {
-#pragma unroll
-        for (int mask = 4; mask < 32; mask *= 2) {
-            across[j].x += __shfl_xor_sync(~0u, across[j].x, mask);
-            across[j].y += __shfl_xor_sync(~0u, across[j].y, mask);
-        }
-        if (lane < 4) *(float2 *)&shared->part[block.I][column + 8 * j] = across[j];
-    }
+    sum = pca_scatter(across, 16, 4, &index);
+    shared->part[block.I][column + 8 * (index / 2) + index % 2] = sum;
 }
 
 /* shared->vector <- the principal direction of `count` rows, of any length. */

@@ -3,6 +3,7 @@
  *     group_test          every check
  *     group_test small    sizes that compute-sanitizer can afford
  *     group_test time     the two sizes of the README, D = 128 and 64, after a check of the result
+ *     group_test quality  the comparison with the CPU alone
  *     group_test once     the larger one twice, for a profiler
  *
  * Exact splits are checked on rows t_i w with one w: there the principal direction of any set is +-w, so every node
@@ -374,8 +375,12 @@ static void all_checks(void)
                 check_order(shape, (i + (size_t)layout) % 2 ? MCSA_BF16 : MCSA_F16, (check_layout)layout, LINE, i + 1);
             for (int k = EQUAL; k <= BROKEN; k++) check_order(shape, MCSA_BF16, CHECK_HND, (kind)k, 50 + i);
         }
-    static const int shapes[][3] = { { 4, 1000, 128 },  { 4, 4097, 128 },  { 4, 4097, 64 },
-                                     { 2, 32760, 128 }, { 2, 75600, 128 }, { 2, 75600, 64 } };
+}
+
+static void quality_checks(void)
+{
+    static const int shapes[][3] = { { 8, 1000, 128 },  { 8, 4097, 128 },  { 8, 4097, 64 },
+                                     { 8, 32760, 128 }, { 4, 75600, 128 }, { 4, 75600, 64 } };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int k = CLUSTERED; k <= OFFSET; k++)
             check_quality(shapes[i], i % 2 ? MCSA_BF16 : MCSA_F16, (kind)k, 1000 + i);
@@ -384,6 +389,7 @@ static void all_checks(void)
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
+    setvbuf(stdout, NULL, _IOLBF, 0);
     check_gpu();
     if (!strcmp(mode, "time")) {
         static const int shapes[][3] = { { 40, 75600, 128 }, { 40, 32760, 128 }, { 40, 75600, 64 }, { 40, 32760, 64 } };
@@ -391,10 +397,13 @@ int main(int argc, char **argv)
     } else if (!strcmp(mode, "once")) {
         static const int shape[3] = { 40, 75600, 128 };
         check_order(shape, MCSA_BF16, CHECK_HND, VIDEO, 12);
+    } else if (!strcmp(mode, "quality")) {
+        quality_checks();
     } else if (!strcmp(mode, "small")) {
         small_checks();
     } else {
         all_checks();
+        quality_checks();
     }
     return check_done("group_test");
 }
