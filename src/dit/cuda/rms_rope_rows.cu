@@ -34,7 +34,7 @@ static __device__ __forceinline__ void place_angles(const angles &a, float *cosi
     }
 }
 
-static __global__ void __launch_bounds__(MAX_THREADS, 1) rms_rope_row(const dit_rms_rope job, const angles a)
+static __global__ void __launch_bounds__(MAX_THREADS, 2) rms_rope_row(const dit_rms_rope job, const angles a)
 {
     __shared__ float partial[32];
     __shared__ __align__(16) float cosine[MAX_PAIRS], sine[MAX_PAIRS];
