@@ -5,6 +5,8 @@
  * them.  Steps are seconds long, so the ones that the gates of step.h run are the only warm-up. */
 #include "step.h"
 
+#include "dit/generate.h"
+
 #include <stdlib.h>
 
 enum { SCHEDULE_STEPS = 50 };
@@ -80,6 +82,52 @@ static mcsa_status add_schedule(bench_table *table, const char *schedule, mcsa_e
     return MCSA_OK;
 }
 
+/* Seconds of plan->steps steps for real; schedule NULL: all dense. */
+static mcsa_status denoise(double *seconds, const bench_step *step, const bench_plan *plan, const char *schedule,
+                           mcsa_error *error)
+{
+    dit_wan *transformer = step->model.transformer;
+    const int layers = dit_wan_describe(transformer)->layers;
+    const dit_generate_options options = { .steps = plan->steps,
+                                           .guidance = 5,
+                                           .shift = 5,
+                                           .sampler = DIT_UNIPC,
+                                           .frames = plan->frames,
+                                           .height = plan->height,
+                                           .width = plan->width,
+                                           .noise = step->latent,
+                                           .context = step->context,
+                                           .null_context = step->context,
+                                           .context_rows = step->call.context_rows,
+                                           .null_rows = step->call.context_rows };
+    const mcsa_config config = { .steps = plan->steps,
+                                 .layers = layers,
+                                 .branches = BENCH_BRANCHES,
+                                 .density = plan->densities[0],
+                                 .schedule = schedule,
+                                 .dense_layers = schedule ? 0 : layers,
+                                 .device = plan->device };
+    mcsa_run *run = NULL;
+    mcsa_status status = mcsa_run_create(&run, &config, error->text, sizeof error->text);
+    /* The latent that comes out is of no use; a velocity has its size. */
+    if (status == MCSA_OK) status = dit_generate(transformer, run, &options, step->velocity, seconds, error);
+    mcsa_run_free(run);
+    return status;
+}
+
+static mcsa_status add_denoising(bench_step *step, const bench_plan *plan, bench_table *table, mcsa_error *error)
+{
+    double dense = 0, sparse = 0;
+    mcsa_run_free(step->run); /* its memory is wanted */
+    step->run = NULL;
+    TRY(denoise(&sparse, step, plan, "ramp", error));
+    TRY(denoise(&dense, step, plan, NULL, error));
+    bench_figure_add(table, sparse, "%d steps by schedule ramp, run, s", plan->steps);
+    bench_figure_add(table, dense, "%d dense steps, run, s", plan->steps);
+    bench_figure_add(table, dense / sparse, "speed-up of these");
+    return MCSA_OK;
+}
+
 static mcsa_status time_steps(bench_step *step, const bench_plan *plan, bench_table *table, mcsa_error *error)
 {
     int right[BENCH_ACTIONS];
@@ -104,7 +152,8 @@ static mcsa_status time_steps(bench_step *step, const bench_plan *plan, bench_ta
     bench_figure_add(table, (double)stats.scratch_bytes / 0x1p30, "scratch of attention, GiB");
     bench_figure_add(table, SCHEDULE_STEPS * table->cases[0].median_s, "%d dense steps, s", SCHEDULE_STEPS);
     TRY(add_schedule(table, "ramp", error));
-    return add_schedule(table, "paper", error);
+    TRY(add_schedule(table, "paper", error));
+    return plan->steps ? add_denoising(step, plan, table, error) : MCSA_OK;
 }
 
 mcsa_status bench_model_cuda(const bench_plan *plan, bench_table *table, mcsa_error *error)

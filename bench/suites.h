@@ -24,6 +24,7 @@ typedef struct bench_plan {
     int ffn;                       /* inner channels of the feed-forward layers: gemm */
     const char *model;             /* directory, or NULL: model, scaling */
     const bench_model_shape *made; /* instead of a directory, or NULL: model */
+    int steps;                     /* to run for real besides, or 0: model on a GPU */
     mcsa_device device;            /* of the model */
     int frames, height, width;     /* of the model's clip */
 } bench_plan;

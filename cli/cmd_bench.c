@@ -11,7 +11,7 @@
 #include <string.h>
 
 typedef struct settings {
-    int heads, tokens, dim, group, ffn, dtype, threads, isa, backend, repeats, frames, height, width;
+    int heads, tokens, dim, group, ffn, dtype, threads, isa, backend, steps, repeats, frames, height, width;
     const char *density, *json, *model, *shape;
 } settings;
 
@@ -55,6 +55,8 @@ static const option table[] = {
       .help = "default: all cores, or what OMP_NUM_THREADS says" },
     { .name = "isa", .kind = OPTION_CHOICE, FIELD(isa), .choices = choices_isa, .fallback = "auto",
       .help = "highest instruction set to use" },
+    { .name = "steps", .kind = OPTION_INT, FIELD(steps), .value = "N", .min = 1, .max = 1000,
+      .help = "denoise N steps too, by schedule ramp and dense: model on a GPU" },
     { .name = "backend", .kind = OPTION_CHOICE, FIELD(backend), .choices = choices_backend, .fallback = "cpu",
       .help = "cuda: the first GPU: model" },
     { .name = "json", .kind = OPTION_TEXT, FIELD(json), .value = "FILE", .help = "write the table as JSON too" },
@@ -149,6 +151,7 @@ static mcsa_status make_plan(const struct suite *suite, const settings *set, ben
                       .frames = set->frames,
                       .height = set->height,
                       .width = set->width,
+                      .steps = set->steps,
                       .device = (mcsa_device)set->backend };
     if (set->shape) TRY(find_shape(set, plan, error));
     return read_densities(set->density, plan, error);
