@@ -3,7 +3,11 @@
 # root, or with a sudo that asks no password.  Otherwise prints the one line to type and exits 1.  Quick when all is
 # there.
 #
-#     scripts/dependencies.sh [--sanitizers]      the option adds clang and its OpenMP runtime, for the tsan preset
+#     scripts/dependencies.sh [--sanitizers] [--cuda]
+#
+# --sanitizers adds clang and its OpenMP runtime, for the tsan preset.  --cuda adds a C++ compiler and puts what is
+# missing of CUDA into build/cuda, with pip and for this tree alone: compiler and cuBLAS of CUDA 13.0 where there is no
+# nvcc 13.0 or newer, and cuobjdump, for scripts/check_cuda.sh.  Neither a GPU nor a driver is needed.
 #
 # apt names are tested on Debian 12; the other columns are the same libraries by their names elsewhere.
 set -eu
@@ -24,12 +28,37 @@ libswscale    module:libswscale        libswscale-dev         pkgconfig(libswsca
 libpng        module:libpng            libpng-dev             pkgconfig(libpng)           libpng      libpng-dev'
 sanitizers='
 tsan          tsan                     clang,libomp-dev       clang,libomp-devel,compiler-rt clang,openmp,compiler-rt clang,openmp-dev,compiler-rt'
+cuda='
+c++           c++                      g++                    gcc-c++                     gcc         g++'
+pip='
+pip           pip                      python3-pip            python3-pip                 python-pip  py3-pip'
+# What pip brings.  The disassembler was not published for 13.0; that of 13.2 reads the same code.
+toolkit='nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96
+nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3'
+disassembler='nvidia-cuda-cuobjdump==13.2.78 nvidia-cuda-nvdisasm==13.2.78'
+wheels_dir=$(cd "$(dirname "$0")/.." && pwd)/build/cuda
+wheels=
 
-case ${1-} in
-    '') ;;
-    --sanitizers) table=$table$sanitizers ;;
-    *) echo "usage: scripts/dependencies.sh [--sanitizers]" >&2; exit 2 ;;
-esac
+# What is missing of CUDA: a tool counts when it is on PATH or in the usual place, nvcc from 13.0 on.
+missing_wheels()
+{
+    usual=/usr/local/cuda/bin
+    nvcc=$(command -v nvcc || echo $usual/nvcc)
+    release=$("$nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9]*\).*/\1/p')
+    [ "${release:-0}" -ge 13 ] || echo "$toolkit"
+    command -v cuobjdump >/dev/null || [ -x $usual/cuobjdump ] || echo "$disassembler"
+}
+
+for option; do
+    case $option in
+        --sanitizers) table=$table$sanitizers ;;
+        --cuda)
+            wheels=$(missing_wheels)
+            table=$table$cuda${wheels:+$pip}
+            ;;
+        *) echo "usage: scripts/dependencies.sh [--sanitizers] [--cuda]" >&2; exit 2 ;;
+    esac
+done
 
 program='int main(void) { return 0; }'
 scratch=$(mktemp -d)
@@ -40,6 +69,8 @@ present()
     case $1 in
         compiler) echo "$program" | ${CC:-cc} -fopenmp -x c - -o "$scratch/probe" ;;
         tsan) echo "$program" | clang -fopenmp -fsanitize=thread -x c - -o "$scratch/probe" ;;
+        c++) echo 'int main() { return 0; }' | c++ -x c++ - -o "$scratch/probe" ;;
+        pip) python3 -m pip --version ;;
         command:*) command -v "${1#*:}" ;;
         module:*) pkg-config --exists "${1#*:}" ;;
         header:*) echo "#include <${1#*:}>" | ${CC:-cc} -E -x c - ;;
@@ -61,8 +92,22 @@ missing()
     done | tr ',' ' '
 }
 
+# The directory appears when it is complete.
+# shellcheck disable=SC2086 # the wheels are words
+fetch_cuda()
+{
+    [ "$(cat "$wheels_dir/wheels" 2>/dev/null)" = "$wheels" ] || {
+        echo "+ pip install --target $wheels_dir" $wheels
+        rm -rf "$wheels_dir" "$wheels_dir.part"
+        python3 -m pip install --quiet --no-deps --no-compile --disable-pip-version-check --root-user-action ignore \
+            --target "$wheels_dir.part" $wheels
+        echo "$wheels" >"$wheels_dir.part/wheels"
+        mv "$wheels_dir.part" "$wheels_dir"
+    }
+}
+
 items=$(missing item)
-[ -n "$items" ] || exit 0
+[ -n "$items" ] || { fetch_cuda; exit; }
 echo "missing: $items"
 
 if command -v apt-get >/dev/null; then
@@ -106,3 +151,4 @@ if [ -n "$items" ]; then
     echo "Still missing after installing: $items" >&2
     exit 1
 fi
+fetch_cuda
