@@ -7,11 +7,17 @@
 
 #include "mbarrier.cuh"
 
-/* 16 bytes, or 16 zero bytes where `valid` is 0 (`source` must still be an address). */
-static __device__ __forceinline__ void gather_16(uint32_t shared, const void *source, int valid, uint64_t evict)
+/* 16 bytes. */
+static __device__ __forceinline__ void gather_16(uint32_t shared, const void *source)
 {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2, %3;" ::"r"(shared), "l"(source),
-                 "r"(valid ? 16 : 0), "l"(evict)
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(source) : "memory");
+}
+
+/* 16 bytes, or 16 zero bytes where `valid` is 0; `source` must be an address all the same. */
+static __device__ __forceinline__ void gather_16_or_zero(uint32_t shared, const void *source, int valid)
+{
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(shared), "l"(source),
+                 "r"(valid ? 16 : 0)
                  : "memory");
 }
 
@@ -20,20 +26,6 @@ static __device__ __forceinline__ void gather_16(uint32_t shared, const void *so
 static __device__ __forceinline__ void gather_arrive(uint64_t *bar)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(bar)) : "memory");
-}
-
-static __device__ __forceinline__ uint64_t gather_evict_last(void)
-{
-    uint64_t policy;
-    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-static __device__ __forceinline__ uint64_t gather_evict_first(void)
-{
-    uint64_t policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
 }
 
 #endif

@@ -30,16 +30,19 @@ static __device__ __forceinline__ void mbarrier_arrive(uint64_t *bar)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
 }
 
-/* Arrives on the barrier that lies at the same place in block `rank` of the cluster. */
-static __device__ __forceinline__ void mbarrier_arrive_cluster(uint64_t *bar, uint32_t rank)
+/* Where `shared` of this block lies in block `rank` of the cluster. */
+static __device__ __forceinline__ uint32_t cluster_address(uint32_t shared, uint32_t rank)
 {
-    asm volatile("{\n"
-                 ".reg .b32 remote;\n"
-                 "mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
-                 "}" ::"r"(shared_address(bar)),
-                 "r"(rank)
-                 : "memory");
+    uint32_t address;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
+    return address;
+}
+
+/* Arrives on a barrier of any block of the cluster, `bar` from cluster_address.  Release at the default scope: it says
+ * that reads have completed and publishes no writes.  (At cluster scope it would cost a fence of the whole GPU.) */
+static __device__ __forceinline__ void mbarrier_arrive_cluster(uint32_t bar)
+{
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
 /* Arrives once and announces `bytes` that copies will complete. */

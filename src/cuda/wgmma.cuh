@@ -9,9 +9,9 @@
  *       descriptor(slab, bytes from slab to slab); 16 rows further is + 2048 bytes.
  *
  * Accumulators d[N / 2]: thread t of the warpgroup, lane = t mod 32, holds in d[4j], d[4j + 1] row
- * 16 (t / 32) + lane / 4, columns 8j + 2 (lane mod 4) + {0, 1}; in d[4j + 2], d[4j + 3] the same of row + 8.  A from registers has that layout
- * too: the four registers of 16 columns are pairs packed from d[8s], d[8s + 2], d[8s + 4], d[8s + 6] and their
- * neighbours.
+ * 16 (t / 32) + lane / 4, columns 8j + 2 (lane mod 4) + {0, 1}; in d[4j + 2], d[4j + 3] the same of row + 8.  A from
+ * registers has that layout too: the four registers of 16 columns are pairs packed from d[8s], d[8s + 2], d[8s + 4],
+ * d[8s + 6] and their neighbours.
  *
  * Order: wgmma_fence, multiplies, wgmma_commit, wgmma_wait<groups left in flight>, then wgmma_hold on whatever the
  * finished multiplies wrote, so that the compiler moves no use of it above the wait. */
@@ -136,8 +136,8 @@ template <typename T> static __device__ __forceinline__ uint32_t wgmma_pack(floa
     WGMMA_EIGHT(12), WGMMA_EIGHT(13), WGMMA_EIGHT(14), WGMMA_EIGHT(15)
 
 /* wgmma_ss<T, TB>(d, a, b, accumulate): A and B by descriptor; TB 1: B is transposed.
- * wgmma_rs<T, TB>(d, a, b, accumulate): A from registers.  N is twice the length of d.  accumulate 0: d is overwritten.  X0 to X6 are the numbers of the operands
- * that follow the accumulator. */
+ * wgmma_rs<T, TB>(d, a, b, accumulate): A from registers.
+ * N is twice the length of d; accumulate 0: d is overwritten.  X0 to X6 number the operands after the accumulator. */
 #define WGMMA_SS(N, R, TYPE, X0, X1, X2, X3) \
     asm volatile("{\n" \
                  ".reg .pred p;\n" \

@@ -1,0 +1,545 @@
+/* attend_test.cu - dense and token-sparse attention against double precision, and their speed.
+ *
+ *     attend_test          every case: percent of the bound used, NaN never passes, the same bits twice
+ *     attend_test quick    the small cases, for a memory checker
+ *     attend_test time     milliseconds and TFLOP/s at 32,760 and 75,600 tokens, after a check of sampled rows
+ *
+ * The bound of an output element over n keys, a_j their probabilities (compare docs/NUMERICS.md):
+ *
+ *     (2 ds + n 2^-24 + u_p + 2^-16) sum_j a_j |v_j| + n 2^-36 max|v| + u_out |o|
+ *
+ * ds = scale max_j sum_d |q_d k_jd| D 2^-24 is how far a score may be off: a k16 step of the multiply aligns 17 addends
+ * to the largest and keeps at least 2 bits below 24: at most 5.25 units of 2^-23, and D / 16 of them are below D 2^-24.
+ * It is 0 where q and k are integers whose sums stay below 2^24.  n 2^-24: the n / 16 steps of O and the sums of the
+ * denominator.  u_p, u_out: 2^-8 for BF16, 2^-11 for FP16.  2^-16: exp2 and the argument it is given, |argument| < 64.
+ * n 2^-36: FP16 probabilities below 2^-25.  LSE: ds + n 2^-24 + 2^-16 + 2^-21 |lse|. */
+#include "cuda/kernels.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <algorithm>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(call) check(call, #call, __LINE__)
+
+static void check(cudaError_t error, const char *what, int line)
+{
+    if (error == cudaSuccess) return;
+    printf("line %d: %s: %s\n", line, what, cudaGetErrorString(error));
+    exit(1);
+}
+
+static void *device_bytes(int64_t bytes)
+{
+    void *memory = NULL;
+    CHECK(cudaMalloc(&memory, bytes));
+    return memory;
+}
+
+/* Inputs. */
+
+static __host__ __device__ uint64_t mix(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15ull;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBull;
+    return x ^ x >> 31;
+}
+
+enum fill { FILL_NORMAL, FILL_INTEGERS /* -300 to 300 */, FILL_NAN };
+
+static __global__ void fill_kernel(mcsa_tensor x, fill what, uint64_t seed)
+{
+    int64_t count = x.shape[0] * x.shape[1] * x.shape[2];
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t d = i % x.shape[2], n = i / x.shape[2] % x.shape[1], h = i / x.shape[2] / x.shape[1];
+        int64_t at = h * x.stride[0] + n * x.stride[1] + d;
+        uint64_t bits = mix(seed ^ mix(i));
+        float u = ((bits >> 40) + 1) * 0x1p-24f, w = (bits & 0xFFFFFF) * 0x1p-24f, value;
+        if (what == FILL_NAN)
+            value = NAN;
+        else if (what == FILL_INTEGERS)
+            value = (float)((int)(bits % 601) - 300);
+        else
+            value = sqrtf(-2 * logf(u)) * cospif(2 * w);
+        if (x.dtype == MCSA_BF16)
+            ((__nv_bfloat16 *)x.data)[at] = __float2bfloat16(value);
+        else
+            ((__half *)x.data)[at] = __float2half(value);
+    }
+}
+
+static void fill(const mcsa_tensor *x, enum fill what, uint64_t seed)
+{
+    fill_kernel<<<2048, 256>>>(*x, what, seed);
+    CHECK(cudaGetLastError());
+}
+
+enum view { VIEW_HND, VIEW_NHD, VIEW_FUSED /* [N, 3, H, D] */, VIEW_FAR_HEADS, VIEW_FAR_ROWS };
+static const char *const view_names[] = { "hnd", "nhd", "fused", "far-h", "far-n" };
+
+/* A tensor of its own memory; `base` is what to free. */
+static mcsa_tensor tensor_make(mcsa_dtype dtype, int64_t H, int64_t N, int64_t D, enum view view, void **base)
+{
+    mcsa_tensor x = { NULL, dtype, { H, N, D }, { N * D, D, 1 } };
+    int64_t offset = 0;
+    if (view == VIEW_NHD) x.stride[0] = D, x.stride[1] = H * D;
+    if (view == VIEW_FUSED) x.stride[0] = D, x.stride[1] = 3 * H * D, offset = H * D;
+    if (view == VIEW_FAR_HEADS) x.stride[0] = ((int64_t)1 << 31) + 64;
+    if (view == VIEW_FAR_ROWS) x.stride[0] = D, x.stride[1] = ((int64_t)1 << 20) + 64;
+    *base = device_bytes(2 * (offset + (H - 1) * x.stride[0] + (N - 1) * x.stride[1] + D));
+    x.data = (uint16_t *)*base + offset;
+    return x;
+}
+
+enum pattern { PATTERN_RANDOM, PATTERN_RUN };
+
+/* Exactly K of N keys for each group: drawn one by one, or one run. */
+static __global__ void keep_kernel(uint64_t *kept, int64_t rows, int64_t words, int N, int K, pattern pattern,
+                                   uint64_t seed)
+{
+    int64_t row = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    int64_t start = mix(seed ^ row) % (N - K + 1);
+    int taken = 0;
+    for (int64_t w = 0; w < words; w++) {
+        uint64_t bits = 0;
+        for (int64_t j = w * 64; j < w * 64 + 64 && j < N; j++) {
+            int take = pattern == PATTERN_RUN
+                           ? j >= start && j < start + K
+                           : (mix(seed ^ mix(row * N + j)) >> 32) * (uint64_t)(N - j) >> 32 < (uint64_t)(K - taken);
+            taken += take;
+            bits |= (uint64_t)take << (j & 63);
+        }
+        kept[row * words + w] = bits;
+    }
+}
+
+static mcsa_selection selection_make(int H, int N, int K, enum pattern pattern, uint64_t seed)
+{
+    mcsa_selection s = {};
+    s.H = H, s.N = N, s.C = MCSA_CUDA_C, s.G = (N + s.C - 1) / s.C, s.K = K, s.words = (N + 63) / 64;
+    s.order = (int32_t *)device_bytes((int64_t)H * N * 4);
+    s.kept = (uint64_t *)device_bytes((int64_t)H * s.G * s.words * 8);
+    int32_t *order = (int32_t *)malloc((int64_t)H * N * 4);
+    for (int64_t h = 0; h < H; h++) {
+        int32_t *of_head = order + h * N;
+        for (int i = 0; i < N; i++) of_head[i] = i;
+        for (int i = N - 1; i > 0; i--) std::swap(of_head[i], of_head[mix(seed + h * N + i) % (i + 1)]);
+    }
+    CHECK(cudaMemcpy(s.order, order, (int64_t)H * N * 4, cudaMemcpyHostToDevice));
+    free(order);
+    int64_t rows = (int64_t)H * s.G;
+    keep_kernel<<<(rows + 63) / 64, 64>>>(s.kept, rows, s.words, N, K, pattern, seed);
+    CHECK(cudaGetLastError());
+    return s;
+}
+
+/* Double precision, one block of threads per sampled row. */
+
+typedef struct sample {
+    int h, i;             /* head, query */
+    const int32_t *keys;  /* on the device, or NULL: all */
+    int64_t residual_row; /* of this query in group order */
+} sample;
+
+typedef struct truth {
+    double o[128], spread[128], largest[128]; /* sum a v, sum a |v|, max |v| */
+    double lse, reach;                        /* reach: max_j sum_d |q k| */
+} truth;
+
+static __device__ double element(const mcsa_tensor &x, int64_t h, int64_t n, int64_t d)
+{
+    int64_t at = h * x.stride[0] + n * x.stride[1] + d;
+    return x.dtype == MCSA_BF16 ? (double)__bfloat162float(((const __nv_bfloat16 *)x.data)[at])
+                                : (double)__half2float(((const __half *)x.data)[at]);
+}
+
+static __device__ double block_reduce(double x, int largest)
+{
+    __shared__ double part[256];
+    part[threadIdx.x] = x;
+    __syncthreads();
+    for (int step = 128; step > 0; step /= 2) {
+        if (threadIdx.x < step) {
+            double y = part[threadIdx.x + step];
+            part[threadIdx.x] = largest ? fmax(part[threadIdx.x], y) : part[threadIdx.x] + y;
+        }
+        __syncthreads();
+    }
+    double result = part[0];
+    __syncthreads();
+    return result;
+}
+
+static __global__ void __launch_bounds__(256)
+    truth_kernel(mcsa_tensor q, mcsa_tensor k, mcsa_tensor v, double scale, const sample *samples, int n, double *p,
+                 truth *out)
+{
+    __shared__ double query[128];
+    const sample s = samples[blockIdx.x];
+    const int D = (int)q.shape[2];
+    p += (int64_t)blockIdx.x * n;
+    if (threadIdx.x < D) query[threadIdx.x] = element(q, s.h, s.i, threadIdx.x);
+    __syncthreads();
+    double top = -INFINITY, reach = 0, sum = 0;
+    for (int j = threadIdx.x; j < n; j += 256) {
+        int64_t key = s.keys ? s.keys[j] : j;
+        double dot = 0, size = 0;
+        for (int d = 0; d < D; d++) {
+            double x = query[d] * element(k, s.h, key, d);
+            dot += x;
+            size += fabs(x);
+        }
+        p[j] = dot * scale;
+        top = fmax(top, p[j]);
+        reach = fmax(reach, size);
+    }
+    top = block_reduce(top, 1);
+    reach = block_reduce(reach, 1);
+    for (int j = threadIdx.x; j < n; j += 256) sum += p[j] = exp(p[j] - top);
+    sum = block_reduce(sum, 0);
+    if (threadIdx.x < D) {
+        double o = 0, spread = 0, largest = 0;
+        for (int j = 0; j < n; j++) {
+            double x = element(v, s.h, s.keys ? s.keys[j] : j, threadIdx.x);
+            o += p[j] * x;
+            spread += p[j] * fabs(x);
+            largest = fmax(largest, fabs(x));
+        }
+        out[blockIdx.x].o[threadIdx.x] = o / sum;
+        out[blockIdx.x].spread[threadIdx.x] = spread / sum;
+        out[blockIdx.x].largest[threadIdx.x] = largest;
+    }
+    if (threadIdx.x == 0) {
+        out[blockIdx.x].lse = top + log(sum);
+        out[blockIdx.x].reach = reach;
+    }
+}
+
+static truth *truth_of(const mcsa_qkv *x, const sample *samples, int count, int n)
+{
+    sample *on_device = (sample *)device_bytes(count * (int64_t)sizeof(sample));
+    truth *result = (truth *)malloc(count * sizeof(truth)), *results = (truth *)device_bytes(count * sizeof(truth));
+    double *p = (double *)device_bytes((int64_t)count * n * 8);
+    CHECK(cudaMemcpy(on_device, samples, count * sizeof(sample), cudaMemcpyHostToDevice));
+    truth_kernel<<<count, 256>>>(*x->q, *x->k, *x->v, (double)x->scale, on_device, n, p, results);
+    CHECK(cudaGetLastError());
+    CHECK(cudaMemcpy(result, results, count * sizeof(truth), cudaMemcpyDeviceToHost));
+    CHECK(cudaFree(on_device));
+    CHECK(cudaFree(results));
+    CHECK(cudaFree(p));
+    return result;
+}
+
+static double host_value(const void *bits, mcsa_dtype dtype)
+{
+    return dtype == MCSA_BF16 ? (double)__bfloat162float(*(const __nv_bfloat16 *)bits)
+                              : (double)__half2float(*(const __half *)bits);
+}
+
+/* One row of D numbers to the host. */
+static void row_read(double *row, const mcsa_tensor *x, int64_t h, int64_t n)
+{
+    uint16_t bits[128];
+    CHECK(cudaMemcpy(bits, (uint16_t *)x->data + h * x->stride[0] + n * x->stride[1], x->shape[2] * 2,
+                     cudaMemcpyDeviceToHost));
+    for (int d = 0; d < x->shape[2]; d++) row[d] = host_value(bits + d, x->dtype);
+}
+
+static __global__ void differ_kernel(mcsa_tensor x, mcsa_tensor y, unsigned long long *count)
+{
+    int64_t all = x.shape[0] * x.shape[1] * x.shape[2];
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < all; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t d = i % x.shape[2], n = i / x.shape[2] % x.shape[1], h = i / x.shape[2] / x.shape[1];
+        if (((const uint16_t *)x.data)[h * x.stride[0] + n * x.stride[1] + d] !=
+            ((const uint16_t *)y.data)[h * y.stride[0] + n * y.stride[1] + d])
+            atomicAdd(count, 1);
+    }
+}
+
+static int64_t differ(const mcsa_tensor *x, const mcsa_tensor *y)
+{
+    unsigned long long count = 0, *on_device = (unsigned long long *)device_bytes(8);
+    CHECK(cudaMemset(on_device, 0, 8));
+    differ_kernel<<<1024, 256>>>(*x, *y, on_device);
+    CHECK(cudaGetLastError());
+    CHECK(cudaMemcpy(&count, on_device, 8, cudaMemcpyDeviceToHost));
+    CHECK(cudaFree(on_device));
+    return (int64_t)count;
+}
+
+/* Cases. */
+
+enum kind { DENSE, SPARSE, ADD, RECORD };
+static const char *const kind_names[] = { "dense", "sparse", "add", "record" };
+
+typedef struct test_case {
+    enum kind kind;
+    mcsa_dtype dtype;
+    int D, H, N, M; /* M: keys of DENSE, kept keys of the others */
+    enum view view;
+    enum fill inputs;
+    enum pattern pattern;
+} test_case;
+
+typedef struct problem {
+    mcsa_tensor q, k, v, out, again, residual; /* residual: [H, N, D] BF16 */
+    void *memory[6], *scratch;
+    float *lse;
+    mcsa_selection selection;
+    mcsa_residual_rows rows;
+    mcsa_qkv x;
+} problem;
+
+static void problem_make(problem *p, const test_case *t, uint64_t seed)
+{
+    int keys = t->kind == DENSE ? t->M : t->N;
+    memset(p, 0, sizeof *p);
+    p->q = tensor_make(t->dtype, t->H, t->N, t->D, t->view, &p->memory[0]);
+    p->k = tensor_make(t->dtype, t->H, keys, t->D, t->view, &p->memory[1]);
+    p->v = tensor_make(t->dtype, t->H, keys, t->D, t->view, &p->memory[2]);
+    p->out = tensor_make(t->dtype, t->H, t->N, t->D, t->view, &p->memory[3]);
+    fill(&p->q, t->inputs, seed);
+    fill(&p->k, t->inputs, seed + 1);
+    fill(&p->v, FILL_NORMAL, seed + 2);
+    fill(&p->out, FILL_NAN, 0);
+    p->lse = (float *)device_bytes((int64_t)t->H * t->N * 4);
+    CHECK(cudaMemset(p->lse, 0xFF, (int64_t)t->H * t->N * 4));
+    p->x = { &p->q, &p->k, &p->v, &p->out, { t->H, t->N, keys, t->D, t->dtype }, 1 / sqrtf((float)t->D) };
+    if (t->kind == DENSE) return;
+    p->selection = selection_make(t->H, t->N, t->M, t->pattern, seed + 3);
+    p->scratch = device_bytes(mcsa_cuda_attend_tokens_bytes(&p->x.dims, t->M));
+    p->residual = tensor_make(MCSA_BF16, t->H, t->N, t->D, VIEW_HND, &p->memory[5]);
+    fill(&p->residual, t->kind == ADD ? FILL_NORMAL : FILL_NAN, seed + 4);
+    if (t->kind == RECORD) fill(&p->out, FILL_NORMAL, seed + 5);
+    p->rows = { t->kind == SPARSE ? MCSA_RESIDUAL_OFF : MCSA_RESIDUAL_BF16, p->residual.data, t->kind == RECORD };
+}
+
+static void problem_free(problem *p)
+{
+    for (int i = 0; i < 6; i++) CHECK(cudaFree(p->memory[i]));
+    CHECK(cudaFree(p->lse));
+    CHECK(cudaFree(p->scratch));
+    CHECK(cudaFree(p->selection.order));
+    CHECK(cudaFree(p->selection.kept));
+}
+
+static void problem_run(problem *p, enum kind kind)
+{
+    if (kind == DENSE)
+        CHECK(mcsa_cuda_attend_dense(&p->x, p->lse, 0));
+    else
+        CHECK(mcsa_cuda_attend_tokens(&p->x, &p->selection, &p->rows, p->scratch, 0));
+}
+
+/* Every row, or `limit` of them spread over all heads, the first and the last among them. */
+static int samples_choose(sample *samples, const problem *p, const test_case *t, int limit)
+{
+    int64_t rows = (int64_t)t->H * t->N, pitch = ((int64_t)t->M + 127) / 128 * 128;
+    int count = (int)(rows < limit ? rows : limit);
+    int32_t *order = (int32_t *)malloc(rows * 4);
+    if (t->kind != DENSE) CHECK(cudaMemcpy(order, p->selection.order, rows * 4, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < count; i++) {
+        int64_t place = rows == count ? i : i == 0 ? 0 : i == 1 ? rows - 1 : (int64_t)(mix(rows + i) % rows);
+        int h = (int)(place / t->N), n = (int)(place % t->N);
+        samples[i] = { h, n, NULL, place };
+        if (t->kind == DENSE) continue;
+        samples[i].i = order[place];
+        samples[i].keys = (const int32_t *)p->scratch + ((int64_t)h * p->selection.G + n / MCSA_CUDA_C) * pitch;
+    }
+    free(order);
+    return count;
+}
+
+/* The lists that the kernel used: those of the bitmap, ascending, then -1. */
+static int64_t lists_wrong(const problem *p, const test_case *t, int64_t limit)
+{
+    const mcsa_selection *s = &p->selection;
+    int64_t pitch = ((int64_t)t->M + 127) / 128 * 128, wrong = 0, rows = (int64_t)s->H * s->G;
+    uint64_t *kept = (uint64_t *)malloc(s->words * 8);
+    int32_t *list = (int32_t *)malloc(pitch * 4);
+    for (int64_t r = 0; r < rows; r += rows > limit ? rows / limit : 1) {
+        CHECK(cudaMemcpy(kept, s->kept + r * s->words, s->words * 8, cudaMemcpyDeviceToHost));
+        CHECK(cudaMemcpy(list, (int32_t *)p->scratch + r * pitch, pitch * 4, cudaMemcpyDeviceToHost));
+        int64_t at = 0;
+        for (int j = 0; j < t->N; j++)
+            if (kept[j / 64] >> j % 64 & 1) wrong += at >= pitch || list[at] != j, at++;
+        wrong += at != t->M;
+        for (; at < pitch; at++) wrong += list[at] != -1;
+    }
+    free(kept);
+    free(list);
+    return wrong;
+}
+
+/* Returns 1 if the case passes. */
+static int problem_check(problem *p, const test_case *t, int limit)
+{
+    const double u_in = t->dtype == MCSA_BF16 ? 0x1p-8 : 0x1p-11, n = t->M;
+    const mcsa_tensor *result = t->kind == RECORD ? &p->residual : &p->out;
+    sample *samples = (sample *)malloc((size_t)limit * sizeof(sample));
+    double worst = 0, worst_lse = 0;
+    int64_t bad = 0;
+    int count;
+
+    void *spare = NULL;
+    mcsa_tensor added = p->residual, first;
+    first = tensor_make(result->dtype, t->H, t->N, t->D, VIEW_HND, &spare);
+    problem_run(p, t->kind);
+    CHECK(cudaDeviceSynchronize());
+    for (int h = 0; h < t->H; h++)
+        CHECK(cudaMemcpy2D((uint16_t *)first.data + h * first.stride[0], first.stride[1] * 2,
+                           (uint16_t *)result->data + h * result->stride[0], result->stride[1] * 2, t->D * 2, t->N,
+                           cudaMemcpyDeviceToDevice));
+    fill(result, FILL_NAN, 0);
+    problem_run(p, t->kind);
+    CHECK(cudaDeviceSynchronize());
+    int64_t changed = differ(&first, result);
+    CHECK(cudaFree(spare));
+
+    count = samples_choose(samples, p, t, limit);
+    int64_t lists = t->kind == DENSE ? 0 : lists_wrong(p, t, 64);
+    truth *truths = truth_of(&p->x, samples, count, t->M);
+    for (int i = 0; i < count; i++) {
+        const truth *w = &truths[i];
+        const sample *s = &samples[i];
+        int64_t in_group = s->residual_row % t->N;
+        double got[128], other[128] = {};
+        row_read(got, result, s->h, t->kind == RECORD ? in_group : s->i);
+        if (t->kind == ADD) row_read(other, &added, s->h, in_group);
+        if (t->kind == RECORD) row_read(other, &p->out, s->h, s->i);
+        double ds = t->inputs == FILL_INTEGERS ? 0 : p->x.scale * w->reach * t->D * 0x1p-24;
+        for (int d = 0; d < t->D; d++) {
+            double want = t->kind == RECORD ? other[d] - w->o[d] : other[d] + w->o[d];
+            double bound = (2 * ds + n * 0x1p-24 + u_in + 0x1p-16) * w->spread[d] + n * 0x1p-36 * w->largest[d] +
+                           (t->kind == RECORD ? 0x1p-8 : u_in) * fabs(want);
+            double used = fabs(got[d] - want) / bound;
+            bad += !(used <= 1);
+            worst = used > worst ? used : worst;
+        }
+        if (t->kind == DENSE) {
+            float lse;
+            CHECK(cudaMemcpy(&lse, p->lse + s->residual_row, 4, cudaMemcpyDeviceToHost));
+            double used = fabs(lse - w->lse) / (ds + n * 0x1p-24 + 0x1p-16 + 0x1p-21 * fabs(w->lse));
+            bad += !(used <= 1);
+            worst_lse = used > worst_lse ? used : worst_lse;
+        }
+    }
+    printf("%-6s %s D %3d H %2d N %6d %s %6d %-5s %s %s: %5.1f %% of bound, lse %5.1f %%, rows %5d, changed %lld, "
+           "lists %lld, bad %lld %s\n",
+           kind_names[t->kind], t->dtype == MCSA_BF16 ? "bf16" : "fp16", t->D, t->H, t->N, t->kind == DENSE ? "M" : "K",
+           t->M, view_names[t->view], t->inputs == FILL_INTEGERS ? "to300" : "normal",
+           t->pattern == PATTERN_RUN ? "run" : "random", 100 * worst, 100 * worst_lse, count, (long long)changed,
+           (long long)lists, (long long)bad, bad || changed || lists ? "FAIL" : "ok");
+    fflush(stdout);
+    free(truths);
+    free(samples);
+    return !(bad || changed || lists);
+}
+
+static int case_run(test_case t, int limit)
+{
+    problem p;
+    static uint64_t seed = 1;
+    problem_make(&p, &t, seed = mix(seed));
+    int passed = problem_check(&p, &t, limit);
+    problem_free(&p);
+    return passed;
+}
+
+static int all_cases(int quick)
+{
+    const int sizes[] = { 1, 63, 127, 129, 1000, 4097 };
+    const mcsa_dtype dtypes[] = { MCSA_BF16, MCSA_F16 };
+    int failed = 0;
+    for (int type = 0; type < 2; type++)
+        for (int D = 64; D <= 128; D += 64)
+            for (int i = 0; i < (quick ? 4 : 6); i++) {
+                int N = sizes[i], all = 8194, K = N * 3 / 10 + 1;
+                mcsa_dtype dtype = dtypes[type];
+                failed += !case_run({ DENSE, dtype, D, 2, N, N, VIEW_HND, FILL_NORMAL }, all);
+                failed += !case_run({ DENSE, dtype, D, 3, N, 77, VIEW_NHD, FILL_NORMAL }, quick ? 64 : all);
+                failed += !case_run({ SPARSE, dtype, D, 2, N, K, VIEW_HND, FILL_NORMAL }, all);
+                failed += !case_run({ ADD, dtype, D, 3, N, K, VIEW_NHD, FILL_NORMAL, PATTERN_RUN }, all);
+                failed += !case_run({ RECORD, dtype, D, 2, N, N, VIEW_FUSED, FILL_NORMAL }, all);
+                if (quick) continue;
+                failed += !case_run({ DENSE, dtype, D, 2, N, 513, VIEW_FUSED, FILL_INTEGERS }, all);
+                failed += !case_run({ SPARSE, dtype, D, 2, N, K, VIEW_HND, FILL_INTEGERS }, all);
+            }
+    if (quick) return failed;
+    failed += !case_run({ DENSE, MCSA_BF16, 128, 2, 1000, 1000, VIEW_FAR_HEADS, FILL_NORMAL }, 2000);
+    failed += !case_run({ DENSE, MCSA_BF16, 128, 2, 2200, 2200, VIEW_FAR_ROWS, FILL_NORMAL }, 4400);
+    failed += !case_run({ ADD, MCSA_BF16, 128, 2, 1000, 300, VIEW_FAR_HEADS, FILL_NORMAL }, 2000);
+    failed += !case_run({ ADD, MCSA_BF16, 128, 2, 2200, 600, VIEW_FAR_ROWS, FILL_NORMAL }, 4400);
+    failed += !case_run({ DENSE, MCSA_BF16, 128, 3, 32760, 32760, VIEW_HND, FILL_NORMAL }, 256);
+    failed += !case_run({ DENSE, MCSA_BF16, 128, 2, 75600, 75600, VIEW_NHD, FILL_NORMAL }, 256);
+    failed += !case_run({ DENSE, MCSA_BF16, 128, 1, 118800, 118800, VIEW_HND, FILL_NORMAL }, 128);
+    failed += !case_run({ ADD, MCSA_BF16, 128, 3, 32760, 4914, VIEW_HND, FILL_NORMAL }, 256);
+    failed += !case_run({ RECORD, MCSA_BF16, 128, 2, 75600, 11340, VIEW_NHD, FILL_NORMAL }, 256);
+    failed += !case_run({ ADD, MCSA_F16, 128, 2, 75600, 11340, VIEW_HND, FILL_NORMAL }, 256);
+    printf("%s\n", failed ? "FAILED" : "all passed");
+    return failed;
+}
+
+/* Speed. */
+
+static void time_case(test_case t, int repeats)
+{
+    problem p;
+    float ms[64];
+    cudaEvent_t from, to;
+    CHECK(cudaEventCreate(&from));
+    CHECK(cudaEventCreate(&to));
+    problem_make(&p, &t, mix(t.N + t.M));
+    if (!problem_check(&p, &t, 64)) exit(1);
+    for (int i = -2; i < repeats; i++) {
+        CHECK(cudaEventRecord(from));
+        problem_run(&p, t.kind);
+        CHECK(cudaEventRecord(to));
+        CHECK(cudaEventSynchronize(to));
+        if (i >= 0) CHECK(cudaEventElapsedTime(&ms[i], from, to));
+    }
+    std::sort(ms, ms + repeats);
+    double flop = 4.0 * t.H * t.N * t.M * t.D;
+    printf("TIME %-6s H %d N %6d keys %6d %-6s: median %8.3f ms  min %8.3f  max %8.3f  %6.1f TFLOP/s\n",
+           kind_names[t.kind], t.H, t.N, t.M, t.pattern == PATTERN_RUN ? "run" : "random", ms[repeats / 2], ms[0],
+           ms[repeats - 1], flop / ms[repeats / 2] * 1e-9);
+    if (t.kind != DENSE) {
+        CHECK(cudaEventRecord(from));
+        CHECK(mcsa_cuda_expand(&p.selection, (int32_t *)p.scratch, 0));
+        CHECK(cudaEventRecord(to));
+        CHECK(cudaEventSynchronize(to));
+        CHECK(cudaEventElapsedTime(&ms[0], from, to));
+        printf("     of which expand %.3f ms\n", ms[0]);
+    }
+    fflush(stdout);
+    problem_free(&p);
+    CHECK(cudaEventDestroy(from));
+    CHECK(cudaEventDestroy(to));
+}
+
+static void time_all(int dense, int sparse)
+{
+    const int sizes[] = { 32760, 75600 };
+    for (int i = 0; i < 2; i++) {
+        int N = sizes[i];
+        if (dense) time_case({ DENSE, MCSA_BF16, 128, 40, N, N, VIEW_HND, FILL_NORMAL }, i ? 5 : 15);
+        if (!sparse) continue;
+        time_case({ ADD, MCSA_BF16, 128, 40, N, N * 15 / 100, VIEW_HND, FILL_NORMAL, PATTERN_RUN }, 15);
+        time_case({ ADD, MCSA_BF16, 128, 40, N, N * 15 / 100, VIEW_HND, FILL_NORMAL, PATTERN_RANDOM }, 15);
+        time_case({ ADD, MCSA_BF16, 128, 40, N, N * 25 / 100, VIEW_HND, FILL_NORMAL, PATTERN_RANDOM }, 9);
+    }
+}
+
+int main(int count, char **words)
+{
+    const char *mode = count > 1 ? words[1] : "all";
+    if (!strcmp(mode, "time")) return time_all(1, 1), 0;
+    if (!strcmp(mode, "time-dense")) return time_all(1, 0), 0;
+    if (!strcmp(mode, "time-sparse")) return time_all(0, 1), 0;
+    return all_cases(!strcmp(mode, "quick")) != 0;
+}
