@@ -32,10 +32,9 @@ static const options_page page = {
     .command = "mcsa info",
     .summary = "say what this machine offers and what mcsa can do on it",
     .synopsis = "[options]",
-    .description =
-        "Prints the processor, its features and the instruction set that mcsa will use, the libraries it "
-        "runs with, what each backend can do, and the floating-point peaks, each measured for about 0.2 "
-        "seconds.",
+    .description = "Prints the processor, its features and the instruction set that mcsa will use, the libraries it "
+                   "runs with, what each backend can do, and the floating-point peaks, each measured for about 0.2 "
+                   "seconds.",
     .options = table,
 };
 
@@ -74,9 +73,8 @@ static void print_libraries(void)
     puts("\nlibraries");
     snprintf(text, sizeof text, "%d.%d.%d (linear layers)", dnnl->major, dnnl->minor, dnnl->patch);
     row("oneDNN", text);
-    snprintf(text, sizeof text, "%u.%u.%u; .mp4 is encoded by %s", AV_VERSION_MAJOR(codec),
-             AV_VERSION_MINOR(codec), AV_VERSION_MICRO(codec),
-             encoder ? encoder : "nothing: no encoder found");
+    snprintf(text, sizeof text, "%u.%u.%u; .mp4 is encoded by %s", AV_VERSION_MAJOR(codec), AV_VERSION_MINOR(codec),
+             AV_VERSION_MICRO(codec), encoder ? encoder : "nothing: no encoder found");
     row("libavcodec", text);
     snprintf(text, sizeof text, "%u.%u.%u", AV_VERSION_MAJOR(format), AV_VERSION_MINOR(format),
              AV_VERSION_MICRO(format));
@@ -97,10 +95,30 @@ static void print_backends(const mcsa_machine *machine)
     for (int isa = MCSA_ISA_SCALAR; isa <= MCSA_ISA_AVX512BF16; isa++) {
         char name[40], text[120];
         snprintf(name, sizeof name, "  %s", mcsa_isa_name((mcsa_isa)isa));
-        snprintf(text, sizeof text, "%s%s", kernels[isa],
-                 isa > (int)machine->isa ? ": not on this machine" : "");
+        snprintf(text, sizeof text, "%s%s", kernels[isa], isa > (int)machine->isa ? ": not on this machine" : "");
         row(name, text);
     }
+}
+
+/* The GPU that --backend cuda would compute on, or why it cannot. */
+static void print_gpu(void)
+{
+    mcsa_gpu gpu = { .size = sizeof gpu };
+    char text[400];
+    if (mcsa_gpu_read(&gpu, 0) == MCSA_OK)
+        row("cuda", "dense, anchor and reuse attention; BF16 and FP16 tensors; head dimension 64 or 128");
+    else {
+        row("cuda", "not on this machine:");
+        row("", gpu.missing);
+    }
+    if (!gpu.name[0]) return;
+    snprintf(text, sizeof text,
+             "%s, compute capability %d.%d, %d multiprocessors, %.1f GiB; its driver runs CUDA up to %d.%d, built with "
+             "%d.%d",
+             gpu.name, gpu.capability / 10, gpu.capability % 10, gpu.multiprocessors,
+             (double)gpu.memory_bytes / (1 << 30), gpu.driver / 1000, gpu.driver % 1000 / 10, gpu.runtime / 1000,
+             gpu.runtime % 1000 / 10);
+    row("  gpu 0", text);
 }
 
 static void print_peak(const char *name, mcsa_isa isa, mcsa_dtype dtype, int threads)
@@ -108,8 +126,7 @@ static void print_peak(const char *name, mcsa_isa isa, mcsa_dtype dtype, int thr
     double flops = mcsa_cpu_peak(isa, dtype, threads);
     char text[80];
     if (flops > 0.0)
-        snprintf(text, sizeof text, "%.0f GFLOP/s with %d thread%s", flops * 1e-9, threads,
-                 threads == 1 ? "" : "s");
+        snprintf(text, sizeof text, "%.0f GFLOP/s with %d thread%s", flops * 1e-9, threads, threads == 1 ? "" : "s");
     else
         snprintf(text, sizeof text, "not on this machine");
     row(name, text);
@@ -139,6 +156,7 @@ int cmd_info(int argc, char **argv)
     print_machine(&machine, threads);
     print_libraries();
     print_backends(&machine);
+    print_gpu();
     puts("\npeak, measured now");
     fflush(stdout);
     print_peak("FP32 FMA", machine.isa, MCSA_F32, threads);

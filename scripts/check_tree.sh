@@ -16,7 +16,7 @@ breach()
 if git grep -InE '/(home|root|Users)/[A-Za-z]' -- . ':!scripts/check_tree.sh'; then breach "a path of one machine"; fi
 if [ "$PWD" != / ] && git grep -InF -e "$PWD/" -- .; then breach "a path of this checkout"; fi
 
-for file in $(git ls-files '*.c' '*.h' '*.py' '*.sh' '*.cmake'); do
+for file in $(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.py' '*.sh' '*.cmake'); do
     lines=$(wc -l <"$file")
     [ "$lines" -le 600 ] || breach "$file has $lines lines; 600 is the limit"
 done
