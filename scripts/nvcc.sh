@@ -8,5 +8,6 @@ log=$1
 shift
 status=0
 "$@" >"$log" 2>&1 || status=$?
-grep -vE '^ptxas (info|\. )|^    [0-9]+ bytes stack frame' "$log" >&2 || true
+grep -vE '^ptxas info +: ([0-9]+ bytes gmem|Compiling entry|Function properties|Used |Compile time)|^ +[0-9]+ bytes stack' \
+    "$log" >&2 || true
 exit $status
