@@ -53,7 +53,7 @@ cudaError_t mcsa_cuda_group(const mcsa_qkv *x, int32_t *order, void *scratch, cu
     level.N = dims->N;
     level.G = (dims->N + GROUP_C - 1) / GROUP_C;
     level.D = dims->D;
-    int32_t *other;
+    int32_t *other = NULL;
     carve(dims, (char *)scratch, &level, &other);
     cudaError_t error;
     int depth = upper_levels(level.G);
