@@ -26,60 +26,97 @@ const bench_model_shape bench_model_shapes[] = {
     { 0 },
 };
 
+enum { OF_DENSE = 1 << MCSA_DENSE, OF_ANCHOR = 1 << MCSA_ANCHOR, OF_REUSE = 1 << MCSA_REUSE, OF_ALL = 7 };
+
 static const struct {
     const char *name;
     size_t offset; /* in bench_stages */
+    int actions;   /* whose steps have this part */
 } parts[] = {
-    { "", offsetof(bench_stages, total) },
-    { "  self-attention", offsetof(bench_stages, self) },
-    { "    dense", offsetof(bench_stages, dense) },
-    { "    grouping", offsetof(bench_stages, grouping) },
-    { "    selection", offsetof(bench_stages, selection) },
-    { "    token-sparse and residual", offsetof(bench_stages, sparse) },
-    { "  cross-attention", offsetof(bench_stages, cross) },
-    { "  linear layers", offsetof(bench_stages, linear) },
-    { "  norms, RoPE and the rest", offsetof(bench_stages, other) },
+    { NULL, offsetof(bench_stages, total), OF_ALL },
+    { "  self-attention", offsetof(bench_stages, self), OF_ALL },
+    { "    dense", offsetof(bench_stages, dense), OF_DENSE | OF_ANCHOR },
+    { "    grouping", offsetof(bench_stages, grouping), OF_ANCHOR },
+    { "    selection", offsetof(bench_stages, selection), OF_ANCHOR },
+    { "    token-sparse and residual", offsetof(bench_stages, sparse), OF_ANCHOR | OF_REUSE },
+    { "  cross-attention", offsetof(bench_stages, cross), OF_ALL },
+    { "  linear layers", offsetof(bench_stages, linear), OF_ALL },
+    { "  norms, RoPE and the rest", offsetof(bench_stages, other), OF_ALL },
 };
-enum { PARTS = sizeof parts / sizeof *parts, ROWS = BENCH_ACTIONS * PARTS };
+enum { PARTS = sizeof parts / sizeof *parts };
 
-static void add_rows(bench_table *table, const bench_step *step, const int *right)
+/* What the rows of the table read, in their order. */
+typedef struct row {
+    mcsa_action action;
+    size_t offset;
+} row;
+
+static void add_row(bench_table *table, const bench_step *step, mcsa_action action, int part, int base)
 {
     static const char *const names[] = { "dense step", "anchor step", "reuse step" };
-    for (int action = 0; action < BENCH_ACTIONS; action++)
-        for (int p = 0; p < PARTS; p++) {
-            bench_case *row = bench_add(table, p ? parts[p].name : names[action]);
-            row->base = action * PARTS;
-            row->wrong = !right[action];
-            if (parts[p].offset == offsetof(bench_stages, linear)) row->operations = step->linear_operations;
-            if (parts[p].offset == offsetof(bench_stages, dense) && action != MCSA_REUSE)
-                row->operations = step->attention_operations;
-        }
+    bench_case *added = bench_add(table, parts[part].name ? parts[part].name : names[action]);
+    added->base = base;
+    if (parts[part].offset == offsetof(bench_stages, linear)) added->operations = step->linear_operations;
+    if (parts[part].offset == offsetof(bench_stages, dense)) added->operations = step->attention_operations;
 }
 
-/* seconds: [ROWS, repeats] */
-static mcsa_status time_rounds(bench_step *step, bench_table *table, double *seconds, int repeats, mcsa_error *error)
+/* first: the row of each action's step */
+static void add_rows(bench_table *table, const bench_step *step, const int *right, row *rows, int *first)
 {
-    for (int r = 0; r < repeats; r++)
-        for (int action = 0; action < BENCH_ACTIONS; action++) {
-            bench_step_run(step, (mcsa_action)action);
-            if (step->status != MCSA_OK) return mcsa_fail(error, step->status, "%s", step->error.text);
-            const char *stages = (const char *)&step->stages[action];
-            for (int p = 0; p < PARTS; p++)
-                seconds[(action * PARTS + p) * repeats + r] = *(const double *)(const void *)(stages + parts[p].offset);
+    for (int action = 0; action < BENCH_ACTIONS; action++) {
+        first[action] = table->count;
+        for (int p = 0; p < PARTS; p++) {
+            if (!(parts[p].actions >> action & 1)) continue;
+            rows[table->count] = (row){ (mcsa_action)action, parts[p].offset };
+            add_row(table, step, (mcsa_action)action, p, first[action]);
+            table->cases[table->count - 1].wrong = !right[action];
         }
-    for (int row = 0; row < ROWS; row++) bench_summarise(&table->cases[row], seconds + row * repeats, repeats);
+    }
+}
+
+/* seconds: [rows, repeats] */
+static mcsa_status time_rounds(bench_step *step, bench_table *table, const row *rows, double *seconds, int repeats,
+                               mcsa_error *error)
+{
+    for (int r = 0; r < repeats; r++) {
+        for (int action = 0; action < BENCH_ACTIONS; action++) bench_step_run(step, (mcsa_action)action);
+        if (step->status != MCSA_OK) return mcsa_fail(error, step->status, "%s", step->error.text);
+        for (int i = 0; i < table->count; i++) {
+            const char *stages = (const char *)&step->stages[rows[i].action];
+            seconds[i * repeats + r] = *(const double *)(const void *)(stages + rows[i].offset);
+        }
+    }
+    for (int i = 0; i < table->count; i++) bench_summarise(&table->cases[i], seconds + i * repeats, repeats);
     return MCSA_OK;
 }
 
-static mcsa_status add_schedule(bench_table *table, const char *schedule, mcsa_error *error)
+/* step_s: of each action */
+static mcsa_status add_schedule(bench_table *table, const double *step_s, const char *schedule, mcsa_error *error)
 {
     mcsa_action actions[SCHEDULE_STEPS];
-    double denoise = 0, dense = SCHEDULE_STEPS * table->cases[0].median_s;
+    double denoise = 0;
     TRY(mcsa_schedule_fill(schedule, SCHEDULE_STEPS, actions, error->text, sizeof error->text));
-    for (int s = 0; s < SCHEDULE_STEPS; s++) denoise += table->cases[(int)actions[s] * PARTS].median_s;
+    for (int s = 0; s < SCHEDULE_STEPS; s++) denoise += step_s[actions[s]];
     bench_figure_add(table, denoise, "%d steps by schedule %s, s", SCHEDULE_STEPS, schedule);
-    bench_figure_add(table, dense / denoise, "speed-up of that over dense");
+    bench_figure_add(table, SCHEDULE_STEPS * step_s[MCSA_DENSE] / denoise, "speed-up of that over dense");
     return MCSA_OK;
+}
+
+static mcsa_status add_figures(bench_table *table, const bench_step *step, const int *first, mcsa_error *error)
+{
+    double step_s[BENCH_ACTIONS];
+    mcsa_stats stats = { .size = sizeof stats };
+    for (int action = 0; action < BENCH_ACTIONS; action++) step_s[action] = table->cases[first[action]].median_s;
+    mcsa_run_stats(step->run, &stats);
+    bench_figure_add(table, step->tokens, "tokens");
+    bench_figure_add(table, (double)dit_wan_bytes(step->model.transformer) / 0x1p30,
+                     "model: weights and work memory, GiB");
+    bench_figure_add(table, (double)stats.selection_bytes / 0x1p30, "selections, GiB");
+    bench_figure_add(table, (double)stats.residual_bytes / 0x1p30, "residuals, GiB");
+    bench_figure_add(table, (double)stats.scratch_bytes / 0x1p30, "scratch of attention, GiB");
+    bench_figure_add(table, SCHEDULE_STEPS * step_s[MCSA_DENSE], "%d dense steps, s", SCHEDULE_STEPS);
+    TRY(add_schedule(table, step_s, "ramp", error));
+    return add_schedule(table, step_s, "paper", error);
 }
 
 /* Seconds of plan->steps steps for real; schedule NULL: all dense. */
@@ -130,30 +167,20 @@ static mcsa_status add_denoising(bench_step *step, const bench_plan *plan, bench
 
 static mcsa_status time_steps(bench_step *step, const bench_plan *plan, bench_table *table, mcsa_error *error)
 {
-    int right[BENCH_ACTIONS];
-    mcsa_stats stats = { .size = sizeof stats };
-    double *seconds = calloc((size_t)ROWS * (size_t)plan->repeats, sizeof *seconds);
-    if (!seconds) return mcsa_fail(error, MCSA_ENOMEM, "no memory for %d rows of %d times", ROWS, plan->repeats);
+    int right[BENCH_ACTIONS], first[BENCH_ACTIONS];
+    row rows[BENCH_ACTIONS * PARTS];
+    double *seconds = calloc((size_t)BENCH_ACTIONS * PARTS * (size_t)plan->repeats, sizeof *seconds);
+    if (!seconds) return mcsa_fail(error, MCSA_ENOMEM, "no memory for %d rounds of times", plan->repeats);
     table->share = "of step";
+    table->peak = 0;
     mcsa_status status = bench_step_check(step, right, error);
     if (status == MCSA_OK) {
-        add_rows(table, step, right);
-        status = time_rounds(step, table, seconds, plan->repeats, error);
+        add_rows(table, step, right, rows, first);
+        status = time_rounds(step, table, rows, seconds, plan->repeats, error);
     }
     free(seconds);
-    if (status != MCSA_OK) return status;
-
-    mcsa_run_stats(step->run, &stats);
-    bench_figure_add(table, step->tokens, "tokens");
-    bench_figure_add(table, (double)dit_wan_bytes(step->model.transformer) / 0x1p30,
-                     "model: weights and work memory, GiB");
-    bench_figure_add(table, (double)stats.selection_bytes / 0x1p30, "selections, GiB");
-    bench_figure_add(table, (double)stats.residual_bytes / 0x1p30, "residuals, GiB");
-    bench_figure_add(table, (double)stats.scratch_bytes / 0x1p30, "scratch of attention, GiB");
-    bench_figure_add(table, SCHEDULE_STEPS * table->cases[0].median_s, "%d dense steps, s", SCHEDULE_STEPS);
-    TRY(add_schedule(table, "ramp", error));
-    TRY(add_schedule(table, "paper", error));
-    return plan->steps ? add_denoising(step, plan, table, error) : MCSA_OK;
+    if (status == MCSA_OK) status = add_figures(table, step, first, error);
+    return status == MCSA_OK && plan->steps ? add_denoising(step, plan, table, error) : status;
 }
 
 mcsa_status bench_model_cuda(const bench_plan *plan, bench_table *table, mcsa_error *error)
