@@ -236,7 +236,9 @@ static double within(const grouping *g, const int32_t *order)
 /* order of the CPU backend; the caller frees it. */
 static int32_t *cpu_order(const grouping *g)
 {
-    mcsa_memory memory = mcsa_memory_from(NULL);
+    mcsa_allocator standard;
+    memset(&standard, 0, sizeof standard);
+    mcsa_memory memory = mcsa_memory_from(&standard);
     mcsa_backend_options options;
     memset(&options, 0, sizeof options);
     options.memory = &memory;
