@@ -11,13 +11,15 @@ MAKEFLAGS    += --no-print-directory
 configure = cmake --preset $(1) >/dev/null
 compile   = cmake --build --preset $(1) --parallel $(JOBS)
 
-.PHONY: help demo build test asan tsan fuzz coverage mutants install clean dependencies
+.PHONY: help demo build test test-cuda asan tsan fuzz coverage mutants install clean dependencies
 
 help:
 	@echo "make demo      install what is missing, build, generate a clip with dense attention and with MC-Sparse;"
 	@echo "               PROMPT=\"...\" is the caption, DEMO_FLAGS=\"--steps 8\" adds options of mcsa generate"
 	@echo "make build     install what is missing, build libmcsa, the command and the tests in build/release"
 	@echo "make test      build, then run all tests"
+	@echo "make test-cuda compile the CUDA part (nvcc is fetched where there is none), check what the compiler says, and"
+	@echo "               run what needs a GPU (compute capability 9.0); says what it skipped"
 	@echo "make asan      the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan      the tests under ThreadSanitizer (clang)"
 	@echo "make fuzz      every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS) under both sanitizers (clang)"
@@ -45,6 +47,13 @@ build: dependencies
 
 test: build
 	ctest --preset release
+
+test-cuda:
+	@scripts/dependencies.sh --cuda
+	cmake --preset release -DMCSA_CUDA=ON >/dev/null
+	$(call compile,release)
+	scripts/check_cuda.sh build/release
+	ctest --preset release --verbose --label-regex '^cuda$$'
 
 asan: dependencies
 	$(call configure,asan)

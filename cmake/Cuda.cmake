@@ -9,7 +9,7 @@
 # object as FILE.o.ptxas, for scripts/check_cuda.sh.  Directories are globbed: kernels (.cu) and host code (.c) need no
 # line here.
 
-set(MCSA_CUDA OFF CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
+set(MCSA_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set(mcsa_cuda_found FALSE)
 
 set(mcsa_nvcc_flags -std=c++17 -gencode=arch=compute_90a,code=sm_90a -O3 -lineinfo

@@ -13,6 +13,7 @@
  * It is 0 where q and k are integers whose sums stay below 2^24.  n 2^-24: the n / 16 steps of O and the sums of the
  * denominator.  u_p, u_out: 2^-8 for BF16, 2^-11 for FP16.  2^-16: exp2 and the argument it is given, |argument| < 64.
  * n 2^-36: FP16 probabilities below 2^-25.  LSE: ds + n 2^-24 + 2^-16 + 2^-21 |lse|. */
+#include "check.h"
 #include "cuda/kernels.h"
 
 #include <cuda_bf16.h>
@@ -538,6 +539,7 @@ static void time_all(int dense, int sparse)
 int main(int count, char **words)
 {
     const char *mode = count > 1 ? words[1] : "all";
+    check_gpu();
     if (!strcmp(mode, "time")) return time_all(1, 1), 0;
     if (!strcmp(mode, "time-dense")) return time_all(1, 0), 0;
     if (!strcmp(mode, "time-sparse")) return time_all(0, 1), 0;
