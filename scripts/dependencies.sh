@@ -96,7 +96,7 @@ missing()
 # shellcheck disable=SC2086 # the wheels are words
 fetch_cuda()
 {
-    [ "$(cat "$wheels_dir/wheels" 2>/dev/null)" = "$wheels" ] || {
+    [ -z "$wheels" ] || [ "$(cat "$wheels_dir/wheels" 2>/dev/null)" = "$wheels" ] || {
         echo "+ pip install --target $wheels_dir" $wheels
         rm -rf "$wheels_dir" "$wheels_dir.part"
         python3 -m pip install --quiet --no-deps --no-compile --disable-pip-version-check --root-user-action ignore \

@@ -223,7 +223,7 @@ static void settle(void *state)
 {
     mcsa_cuda *cuda = state;
     int before = enter(cuda);
-    fail(cuda, "an earlier call", mcsa_cuda_clock_settle(&cuda->clock, 1));
+    fail(cuda, "an earlier call", mcsa_cuda_clock_settle(&cuda->clock, cuda->stream));
     leave(cuda, before);
 }
 

@@ -1,6 +1,7 @@
 /* clock.c - see clock.h.
  *
- * While the stream is captured in a graph nothing is recorded: events in a graph cannot be timed. */
+ * While the stream is captured in a graph nothing is recorded, because events in a graph cannot be timed, and nothing
+ * is read, because that would end the capture. */
 #include "clock.h"
 
 static mcsa_cuda_lap *lap_at(mcsa_cuda_clock *clock, int64_t i)
@@ -16,10 +17,28 @@ static int captured(cudaStream_t stream)
     return 1;
 }
 
+/* Adds up the laps that are done, or waits for all. */
+static cudaError_t add_up(mcsa_cuda_clock *clock, int wait)
+{
+    for (; clock->next - clock->first > 1; clock->first++) {
+        mcsa_cuda_lap *from = lap_at(clock, clock->first), *to = lap_at(clock, clock->first + 1);
+        float ms;
+        cudaError_t error = wait ? cudaEventSynchronize(to->event) : cudaEventQuery(to->event);
+        if (error == cudaSuccess && to->stage) {
+            error = cudaEventElapsedTime(&ms, from->event, to->event);
+            if (error == cudaSuccess) *to->stage += 1e-3 * (double)ms;
+        }
+        if (error == cudaSuccess) continue;
+        cudaGetLastError();
+        return error == cudaErrorNotReady ? cudaSuccess : error;
+    }
+    return cudaSuccess;
+}
+
 static int record(mcsa_cuda_clock *clock, cudaStream_t stream, double *stage)
 {
     if (captured(stream)) return 0;
-    if (clock->next - clock->first == MCSA_CUDA_LAPS) mcsa_cuda_clock_settle(clock, 0);
+    if (clock->next - clock->first == MCSA_CUDA_LAPS) add_up(clock, 0);
     if (clock->next - clock->first == MCSA_CUDA_LAPS) return 0;
     mcsa_cuda_lap *lap = lap_at(clock, clock->next);
     if ((!lap->event && cudaEventCreate(&lap->event) != cudaSuccess) ||
@@ -37,21 +56,9 @@ void mcsa_cuda_clock_lap(mcsa_cuda_clock *clock, cudaStream_t stream, double *st
     if (!stage || clock->running) clock->running = record(clock, stream, stage);
 }
 
-cudaError_t mcsa_cuda_clock_settle(mcsa_cuda_clock *clock, int wait)
+cudaError_t mcsa_cuda_clock_settle(mcsa_cuda_clock *clock, cudaStream_t stream)
 {
-    for (; clock->next - clock->first > 1; clock->first++) {
-        mcsa_cuda_lap *from = lap_at(clock, clock->first), *to = lap_at(clock, clock->first + 1);
-        float ms;
-        cudaError_t error = wait ? cudaEventSynchronize(to->event) : cudaEventQuery(to->event);
-        if (error == cudaSuccess && to->stage) {
-            error = cudaEventElapsedTime(&ms, from->event, to->event);
-            if (error == cudaSuccess) *to->stage += 1e-3 * (double)ms;
-        }
-        if (error == cudaSuccess) continue;
-        cudaGetLastError();
-        return error == cudaErrorNotReady ? cudaSuccess : error;
-    }
-    return cudaSuccess;
+    return captured(stream) ? cudaSuccess : add_up(clock, 1);
 }
 
 void mcsa_cuda_clock_free(mcsa_cuda_clock *clock)

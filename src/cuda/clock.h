@@ -25,8 +25,8 @@ typedef struct mcsa_cuda_clock {
 
 void mcsa_cuda_clock_lap(mcsa_cuda_clock *clock, cudaStream_t stream, double *stage);
 
-/* Adds up the laps that are done, or all of them, which waits.  Returns what the GPU says. */
-cudaError_t mcsa_cuda_clock_settle(mcsa_cuda_clock *clock, int wait);
+/* Waits for all laps and adds them up, unless the stream is being captured.  Returns what the GPU says. */
+cudaError_t mcsa_cuda_clock_settle(mcsa_cuda_clock *clock, cudaStream_t stream);
 void mcsa_cuda_clock_free(mcsa_cuda_clock *clock);
 
 #endif

@@ -133,6 +133,7 @@ static uint16_t *graph(void)
     mcsa_run_stats(run, &before);
     CHECK_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
     must_attend(run, 2, &c);
+    mcsa_run_stats(run, &after); /* may not end the capture */
     CHECK_CUDA(cudaStreamEndCapture(stream, &recorded));
     CHECK_CUDA(cudaGraphInstantiate(&replay, recorded, 0));
     for (int i = 0; i < 2; i++) {
