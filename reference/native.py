@@ -62,7 +62,7 @@ def load(build):
 
 def isas(lib):
     """The instruction sets of this machine."""
-    machine = Machine()
+    machine = Machine(size=c.sizeof(Machine))
     lib.mcsa_machine_read(c.byref(machine))
     return [name for name, number in ISAS.items() if number <= machine.isa]
 
@@ -108,8 +108,8 @@ class Run:
         self.lib, self.dtype, self.group = lib, dtype, config.get("group", 128)
         self.pointer = c.c_void_p()
         sharing = {None: 0, True: 1, False: 2}[shared]
-        config = Config(schedule=schedule.encode(), residual=RESIDUALS[residual], sharing=sharing, isa=ISAS[isa],
-                        **config)
+        config = Config(size=c.sizeof(Config), schedule=schedule.encode(), residual=RESIDUALS[residual],
+                        sharing=sharing, isa=ISAS[isa], **config)
         error = c.create_string_buffer(512)
         if lib.mcsa_run_create(c.byref(self.pointer), c.byref(config), error, c.c_size_t(len(error))):
             raise RuntimeError(error.value.decode())
@@ -135,7 +135,7 @@ class Run:
         return decode(arrays[3], self.dtype), lse
 
     def stats(self):
-        stats = Stats()
+        stats = Stats(size=c.sizeof(Stats))
         self.must(self.lib.mcsa_run_stats(self.pointer, c.byref(stats)))
         return stats
 

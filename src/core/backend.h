@@ -1,4 +1,4 @@
-/* backend.h - the seam between what is computed and how: the four verbs of the method on one kind of hardware.
+/* backend.h - the seam between what is computed and how: the verbs of the method on one kind of hardware.
  *
  * Arguments are checked at the public wall; below it only memory and a GPU can fail.  `reserve` makes all scratch that
  * calls of these dims need, so the verbs allocate nothing.  A verb that a GPU refuses makes the following ones do
@@ -48,6 +48,9 @@ typedef struct mcsa_backend {
     void (*group)(void *state, const mcsa_qkv *x, mcsa_selection *selection);
     /* q, k, lse, order -> selection->kept */
     void (*select)(void *state, const mcsa_qkv *x, const float *lse, mcsa_selection *selection);
+    /* attend_dense and select in one pass.  lse: in, of an earlier step, what masses are weighed with; out, of this
+     * one.  NULL: this backend needs two passes. */
+    void (*attend_select)(void *state, const mcsa_qkv *x, float *lse, mcsa_selection *selection);
     /* sparse attention of every group over its kept keys.  Returns the query-key pairs computed, padding included. */
     int64_t (*attend_tokens)(void *state, const mcsa_qkv *x, const mcsa_selection *selection,
                              const mcsa_residual_rows *residual);

@@ -107,6 +107,7 @@ const mcsa_backend mcsa_backend_cpu = {
     .attend_dense = mcsa_cpu_attend_dense,
     .group = mcsa_cpu_group,
     .select = mcsa_cpu_select,
+    .attend_select = mcsa_cpu_attend_select,
     .attend_tokens = mcsa_cpu_attend_tokens,
     .outcome = outcome,
     .lap = lap,

@@ -3,16 +3,6 @@
 
 #define MCSA_PANEL_VECS 2
 
-/* There is no bf16 arithmetic at this level; tile_kernels.h is only called with pairs = 0, and needs the names. */
-SIMD vf dot_pairs(vf a, vf b, vf acc)
-{
-    return v_fma(a, b, acc);
-}
-SIMD vf pack_pairs(vf low, vf high)
-{
-    return v_add(low, high);
-}
-
 #include "tile_kernels.h"
 
 static void scores(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out)
@@ -35,6 +25,12 @@ static void mass(const uint32_t *const *keys, const uint32_t *queries, int count
                  const float *minus_lse2, float *partial)
 {
     mass_of(0, keys, queries, count, D, lanes, scale2, minus_lse2, partial);
+}
+
+static void weigh(const uint32_t *probabilities, int count, int lanes, const mcsa_strip *strip, const float *minus_lse2,
+                  float *partial)
+{
+    weigh_of(0, probabilities, count, lanes, strip, minus_lse2, partial);
 }
 
 static void mass_sum(const float *partial, int count, float *mass)
@@ -86,6 +82,7 @@ void mcsa_kernels_avx2(mcsa_kernels *f32)
         .softmax = softmax,
         .accumulate = accumulate,
         .mass = mass,
+        .weigh = weigh,
         .mass_sum = mass_sum,
         .finish = finish,
         .residual_encode = residual_encode,

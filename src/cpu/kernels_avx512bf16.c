@@ -5,20 +5,6 @@
 
 #include <string.h>
 
-/* acc += a.low * b.low + a.high * b.high, products exact, sums in float */
-SIMD vf dot_pairs(vf a, vf b, vf acc)
-{
-    return _mm512_dpbf16_ps(acc, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
-}
-
-/* lane i: bf16(low_i) | bf16(high_i) << 16 */
-SIMD vf pack_pairs(vf low, vf high)
-{
-    const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
-                                                6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(high, low)));
-}
-
 #include "tile_kernels.h"
 
 static void scores_f32(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float *out)
@@ -65,6 +51,18 @@ static void mass_bf16(const uint32_t *const *keys, const uint32_t *queries, int 
                       const float *minus_lse2, float *partial)
 {
     mass_of(1, keys, queries, count, D, lanes, scale2, minus_lse2, partial);
+}
+
+static void weigh_f32(const uint32_t *probabilities, int count, int lanes, const mcsa_strip *strip,
+                      const float *minus_lse2, float *partial)
+{
+    weigh_of(0, probabilities, count, lanes, strip, minus_lse2, partial);
+}
+
+static void weigh_bf16(const uint32_t *probabilities, int count, int lanes, const mcsa_strip *strip,
+                       const float *minus_lse2, float *partial)
+{
+    weigh_of(1, probabilities, count, lanes, strip, minus_lse2, partial);
 }
 
 static void mass_sum(const float *partial, int count, float *mass)
@@ -173,6 +171,7 @@ void mcsa_kernels_avx512bf16(mcsa_kernels *f32, mcsa_kernels *bf16)
         .softmax = softmax_f32,
         .accumulate = accumulate_f32,
         .mass = mass_f32,
+        .weigh = weigh_f32,
         .mass_sum = mass_sum,
         .finish = finish,
         .residual_encode = residual_encode,
@@ -191,5 +190,6 @@ void mcsa_kernels_avx512bf16(mcsa_kernels *f32, mcsa_kernels *bf16)
     bf16->softmax = softmax_bf16;
     bf16->accumulate = accumulate_bf16;
     bf16->mass = mass_bf16;
+    bf16->weigh = weigh_bf16;
     bf16->peak = peak_bf16;
 }

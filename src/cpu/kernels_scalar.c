@@ -96,6 +96,17 @@ static void mass(const uint32_t *const *keys, const uint32_t *queries, int count
         }
 }
 
+static void weigh(const uint32_t *probabilities, int count, int lanes, const mcsa_strip *strip, const float *minus_lse2,
+                  float *partial)
+{
+    for (int i = 0; i < lanes; i++) {
+        float max = strip->max[i] == -INFINITY ? 0 : strip->max[i], over = max + minus_lse2[i];
+        float factor = exp2f(over > 100 ? 100 : over);
+        for (int j = 0; j < count; j++)
+            partial[j * MCSA_LANES + i % MCSA_LANES] += as_float(probabilities[j * lanes + i]) * factor;
+    }
+}
+
 static void mass_sum(const float *partial, int count, float *mass)
 {
     for (int j = 0; j < count; j++) {
@@ -148,6 +159,7 @@ void mcsa_kernels_scalar(mcsa_kernels *f32)
         .softmax = softmax,
         .accumulate = accumulate,
         .mass = mass,
+        .weigh = weigh,
         .mass_sum = mass_sum,
         .finish = finish,
         .residual_encode = residual_encode,

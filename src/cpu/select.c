@@ -1,6 +1,10 @@
-/* select.c - two-pass exact selection over (head, group).  Pass 1 was dense attention, which left the row LSE; pass 2
- * recomputes the scores, sums the exact attention mass of the group's queries per key, and keeps the K largest.  One
- * group's masses live in one thread's scratch: no [G, N] array exists. */
+/* select.c - the keys of largest attention mass over (head, group).
+ *
+ * Exact, in two passes: dense attention left the row LSE; the second pass computes the scores again, sums the mass that
+ * the group's queries give each key, and keeps the K largest.  In one pass: dense attention itself runs over the groups
+ * and sums the mass while it has the probabilities, with the LSE that an earlier step left.  One group's masses live in
+ * one thread's scratch: no [G, N] array exists. */
+#include "base/tensor.h"
 #include "cpu.h"
 #include "kth.h"
 
@@ -36,5 +40,29 @@ void mcsa_cpu_select(void *state, const mcsa_qkv *x, const float *lse, mcsa_sele
         for (int i = 0; i < count; i++) tile->lse[i] = lse[(int64_t)h * s->N + order[i]];
         mcsa_tile_mass(tile, &keys, x->scale, tile->lse);
         keep(tile->mass, s->N, s->K, s->kept + task * s->words);
+    }
+}
+
+void mcsa_cpu_attend_select(void *state, const mcsa_qkv *x, float *lse, mcsa_selection *s)
+{
+    mcsa_cpu *cpu = state;
+    const mcsa_kernels *kernels = mcsa_cpu_kernels(cpu, x->dims.dtype);
+#pragma omp parallel for schedule(dynamic) num_threads(cpu->threads)
+    for (int64_t task = 0; task < (int64_t)s->H * s->G; task++) {
+        mcsa_tile *tile = &cpu->tiles[omp_get_thread_num()];
+        int h = (int)(task / s->G), g = (int)(task % s->G), count = mcsa_group_size(s, g);
+        const int32_t *order = s->order + (int64_t)h * s->N + (int64_t)g * s->C;
+        float *row_lse = lse + (int64_t)h * s->N, *earlier = tile->earlier;
+        mcsa_rows queries = mcsa_head_rows(x->q, h, order, 0, count), keys = mcsa_head_rows(x->k, h, NULL, 0, s->N),
+                  values = mcsa_head_rows(x->v, h, NULL, 0, s->N);
+        mcsa_tile_load(tile, kernels, &queries);
+        for (int i = 0; i < count; i++) earlier[i] = row_lse[order[i]];
+        mcsa_tile_attend_weighing(tile, &keys, &values, x->scale, earlier);
+        keep(tile->mass, s->N, s->K, s->kept + task * s->words);
+        for (int i = 0; i < count; i++) {
+            kernels->store_row(tile->rows + (ptrdiff_t)i * x->dims.D, x->dims.D, x->dims.dtype, x->out->stride[2],
+                               mcsa_tensor_row(x->out, h, order[i]));
+            row_lse[order[i]] = tile->lse[i];
+        }
     }
 }

@@ -27,6 +27,7 @@ SIMD vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 SIMD vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 /* x where either is NaN */
 SIMD vf v_max(vf a, vf x) { return _mm256_max_ps(a, x); }
+SIMD vf v_min(vf a, vf x) { return _mm256_min_ps(a, x); }
 SIMD float v_sum(vf x)
 {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
@@ -57,6 +58,12 @@ SIMD vf v_exp2(vf x)
     __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
     return _mm256_andnot_ps(tiny, _mm256_mul_ps(p, _mm256_castsi256_ps(exponent)));
 }
+
+/* There is no bf16 arithmetic at this level: tile_kernels.h names these and is only asked for float words. */
+#define dot_pairs(a, b, acc) v_fma(a, b, acc)
+#define pack_pairs(low, high) v_add(low, high)
+#define low_of_pairs(x) (x)
+#define high_of_pairs(x) (x)
 
 /* Transposes 8 x 8 words held in rows. */
 SIMD void v_transpose(vf r[8])

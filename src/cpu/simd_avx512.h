@@ -28,6 +28,7 @@ SIMD vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 SIMD vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 /* x where either is NaN */
 SIMD vf v_max(vf a, vf x) { return _mm512_max_ps(a, x); }
+SIMD vf v_min(vf a, vf x) { return _mm512_min_ps(a, x); }
 SIMD float v_sum(vf x) { return _mm512_reduce_add_ps(x); }
 /* clang-format on */
 /* 0 where x is -inf, else x */
@@ -50,6 +51,30 @@ SIMD vf v_exp2(vf x)
     p = v_fma(p, f, v_set(0x1.62e42ap-1f));
     p = v_fma(p, f, v_set(1.0f));
     return _mm512_scalef_ps(p, n);
+}
+
+/* acc += a.low * b.low + a.high * b.high, products exact, sums in float */
+SIMD vf dot_pairs(vf a, vf b, vf acc)
+{
+    return _mm512_dpbf16_ps(acc, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
+}
+
+/* lane i: bf16(low_i) | bf16(high_i) << 16 */
+SIMD vf pack_pairs(vf low, vf high)
+{
+    const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
+                                                6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(high, low)));
+}
+
+SIMD vf low_of_pairs(vf x)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 16));
+}
+
+SIMD vf high_of_pairs(vf x)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)0xffff0000u)));
 }
 
 /* Transposes 16 x 16 words held in rows. */

@@ -17,8 +17,10 @@ void mcsa_tile_carve(mcsa_tile *tile, mcsa_arena *arena, int queries, int D, int
     tile->values = mcsa_arena_take(arena, 4 * block);
     tile->probabilities = mcsa_arena_take(arena, 4 * scores);
     tile->scores = mcsa_arena_take(arena, 4 * scores);
+    tile->partial = mcsa_arena_take(arena, 4 * (size_t)MCSA_KEY_BLOCK * MCSA_LANES);
     tile->rows = mcsa_arena_take(arena, 4 * (size_t)queries * (size_t)D);
     tile->lse = mcsa_arena_take(arena, 4 * (size_t)queries);
+    tile->earlier = mcsa_arena_take(arena, 4 * (size_t)queries);
     tile->kept = mcsa_arena_take(arena, 4 * (size_t)M);
     tile->mass = mcsa_arena_take(arena, 4 * ((size_t)M + MCSA_LANES)); /* mass_sum writes whole blocks */
 }
@@ -61,52 +63,80 @@ void mcsa_tile_load(mcsa_tile *tile, const mcsa_kernels *kernels, const mcsa_row
     }
 }
 
-void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale)
+/* minus_lse2 [lanes] of the strip that begins at query `at`; lanes without a query add no mass. */
+static void load_lse(const mcsa_tile *tile, int at, const float *lse, float *minus_lse2)
 {
-    const mcsa_kernels *kernel = tile->kernels;
+    for (int l = 0; l < MCSA_STRIP; l++) minus_lse2[l] = at + l < tile->count ? -lse[at + l] * LOG2_E : -INFINITY;
+}
+
+static void begin_rows(mcsa_tile *tile)
+{
     for (int i = 0; i < tile->count; i += MCSA_STRIP) {
         mcsa_strip *strip = &tile->strips[i / MCSA_STRIP];
         for (int l = 0; l < MCSA_STRIP; l++) strip->max[l] = -INFINITY;
         memset(strip->sum, 0, sizeof strip->sum);
         memset(tile->output + (ptrdiff_t)i * tile->D, 0, 4 * (size_t)MCSA_STRIP * (size_t)tile->D);
     }
+}
+
+static void finish_rows(mcsa_tile *tile)
+{
+    for (int i = 0; i < tile->count; i += MCSA_STRIP) {
+        mcsa_strip *strip = &tile->strips[i / MCSA_STRIP];
+        int lanes = strip_lanes(tile, i), used = tile->count - i < lanes ? tile->count - i : lanes;
+        tile->kernels->finish(tile->output + (ptrdiff_t)i * tile->D, tile->D, lanes, strip->sum, used,
+                              tile->rows + (ptrdiff_t)i * tile->D);
+        for (int l = 0; l < used; l++) tile->lse[i + l] = LN_2 * (strip->max[l] + log2f(strip->sum[l]));
+    }
+}
+
+void mcsa_tile_attend_weighing(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale,
+                               const float *lse)
+{
+    const mcsa_kernels *kernel = tile->kernels;
+    float minus_lse2[MCSA_STRIP];
     int block = block_size(keys->count);
+    begin_rows(tile);
     for (int j = 0; j < keys->count; j += block) {
         mcsa_rows k = part(keys, j, block), v = part(values, j, block);
         kernel->stage_keys(&k, tile->staged, tile->keys);
         kernel->stage_values(&v, tile->values);
+        if (lse) memset(tile->partial, 0, sizeof *tile->partial * MCSA_KEY_BLOCK * MCSA_LANES);
         for (int i = 0; i < tile->count; i += MCSA_STRIP) {
             int lanes = strip_lanes(tile, i);
             mcsa_strip *strip = &tile->strips[i / MCSA_STRIP];
             kernel->scores(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, lanes, tile->scores);
             kernel->softmax(tile->scores, k.count, lanes, scale * LOG2_E, strip, tile->probabilities);
+            if (lse) {
+                load_lse(tile, i, lse, minus_lse2);
+                kernel->weigh(tile->probabilities, k.count, lanes, strip, minus_lse2, tile->partial);
+            }
             kernel->accumulate(tile->values, tile->probabilities, k.count, tile->D, lanes, strip->alpha,
                                tile->output + (ptrdiff_t)i * tile->D);
         }
+        if (lse) kernel->mass_sum(tile->partial, k.count, tile->mass + j);
     }
-    for (int i = 0; i < tile->count; i += MCSA_STRIP) {
-        mcsa_strip *strip = &tile->strips[i / MCSA_STRIP];
-        int lanes = strip_lanes(tile, i), used = tile->count - i < lanes ? tile->count - i : lanes;
-        kernel->finish(tile->output + (ptrdiff_t)i * tile->D, tile->D, lanes, strip->sum, used,
-                       tile->rows + (ptrdiff_t)i * tile->D);
-        for (int l = 0; l < used; l++) tile->lse[i + l] = LN_2 * (strip->max[l] + log2f(strip->sum[l]));
-    }
+    finish_rows(tile);
+}
+
+void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale)
+{
+    mcsa_tile_attend_weighing(tile, keys, values, scale, NULL);
 }
 
 void mcsa_tile_mass(mcsa_tile *tile, const mcsa_rows *keys, float scale, const float *lse)
 {
     const mcsa_kernels *kernel = tile->kernels;
-    float minus_lse2[MCSA_STRIP], *partial = tile->scores; /* [KEY_BLOCK, LANES]: no scores are stored */
+    float minus_lse2[MCSA_STRIP];
     for (int j = 0; j < keys->count; j += MCSA_KEY_BLOCK) {
         mcsa_rows k = part(keys, j, MCSA_KEY_BLOCK);
         kernel->stage_keys(&k, tile->staged, tile->keys);
-        memset(partial, 0, sizeof *partial * MCSA_KEY_BLOCK * MCSA_LANES);
+        memset(tile->partial, 0, sizeof *tile->partial * MCSA_KEY_BLOCK * MCSA_LANES);
         for (int i = 0; i < tile->count; i += MCSA_STRIP) {
-            int lanes = strip_lanes(tile, i);
-            for (int l = 0; l < lanes; l++) minus_lse2[l] = i + l < tile->count ? -lse[i + l] * LOG2_E : -INFINITY;
-            kernel->mass(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, lanes, scale * LOG2_E,
-                         minus_lse2, partial);
+            load_lse(tile, i, lse, minus_lse2);
+            kernel->mass(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, strip_lanes(tile, i),
+                         scale * LOG2_E, minus_lse2, tile->partial);
         }
-        kernel->mass_sum(partial, k.count, tile->mass + j);
+        kernel->mass_sum(tile->partial, k.count, tile->mass + j);
     }
 }

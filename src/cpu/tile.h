@@ -1,4 +1,4 @@
-/* tile.h - one thread's scratch, and the two things done with a tile of queries: attend and weigh.
+/* tile.h - one thread's scratch, and what is done with a tile of queries: attend, weigh the keys, or both in one pass.
  *
  * A tile is cut into strips of up to 64 lanes; for each block of keys, staged once, every strip runs scores, softmax
  * and accumulate.  At C = 128, D = 128 in bf16 the working set is 32 KiB of queries, 64 KiB of output, 72 KiB of scores
@@ -21,10 +21,11 @@ typedef struct mcsa_tile {
     const uint32_t *keys[MCSA_KEY_BLOCK]; /* where each key's words are */
     uint32_t *probabilities;              /* [KEY_BLOCK, STRIP] words */
     float *scores;                        /* [KEY_BLOCK, STRIP] */
-    float *rows;                          /* [count, D] attention output */
-    float *lse;                           /* [count] */
-    int32_t *kept;                        /* [M] */
-    float *mass;                          /* [M] */
+    float *partial;       /* [KEY_BLOCK, LANES] masses of a block of keys before their lanes are summed */
+    float *rows;          /* [count, D] attention output */
+    float *lse, *earlier; /* [count] of this pass; of an earlier step, for whoever weighs with it */
+    int32_t *kept;        /* [M] */
+    float *mass;          /* [M], and LANES more */
 } mcsa_tile;
 
 /* Takes a tile for up to `queries` queries, D and M from the arena. */
@@ -36,7 +37,12 @@ void mcsa_tile_load(mcsa_tile *tile, const mcsa_kernels *kernels, const mcsa_row
 /* tile->rows = softmax(q k^T scale) v over the given rows of k and v;  tile->lse = natural log of the denominators. */
 void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale);
 
-/* tile->mass[j] = sum over the tile's queries of exp(scale s_ij - lse_i), lse: [count].  keys: all M rows. */
+/* The same, and tile->mass[j] = sum over the tile's queries of exp(scale s_ij - lse_i), from the probabilities as they
+ * were rounded.  lse: [count] */
+void mcsa_tile_attend_weighing(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale,
+                               const float *lse);
+
+/* tile->mass[j] as above, from the scores alone. */
 void mcsa_tile_mass(mcsa_tile *tile, const mcsa_rows *keys, float scale, const float *lse);
 
 /* Lanes that `count` queries occupy. */

@@ -1,8 +1,7 @@
 /* tile_kernels.h - the kernels of kernels.h written once against a SIMD vocabulary (simd_*.h, included before).  Each
  * instruction set's file includes this and binds the functions to its table.
  *
- * `pairs` is a compile-time constant in every caller: 0 for float words, 1 for bf16 pairs, which needs the file to
- * define dot_pairs and pack_pairs. */
+ * `pairs` is a compile-time constant in every caller: 0 for float words, 1 for bf16 pairs. */
 #ifndef MCSA_CPU_TILE_KERNELS_H
 #define MCSA_CPU_TILE_KERNELS_H
 
@@ -43,7 +42,7 @@ typedef struct result {
 
 /* Mass of rows of scores held in registers: c [rows, MCSA_LANES] += exp2(scale2 score - lse2), METHOD.md (2).  Lanes
  * are summed up by mass_sum_of, once for all strips. */
-SIMD void weigh(int rows, int vecs, vf score[PANEL_ROWS][PANEL_VECS], const result *to)
+SIMD void add_mass(int rows, int vecs, vf score[PANEL_ROWS][PANEL_VECS], const result *to)
 {
     enum { PARTS = MCSA_LANES / VL };
     vf scale = v_set(to->scale2);
@@ -77,7 +76,7 @@ SIMD void panel(int pairs, int rows, int vecs, operand A, const uint32_t *b, int
         }
     }
     if (to->minus_lse2) {
-        weigh(rows, vecs, acc, to);
+        add_mass(rows, vecs, acc, to);
         return;
     }
     for (int r = 0; r < rows; r++)
@@ -199,6 +198,26 @@ SIMD void softmax_of(int pairs, const float *score, int count, int lanes, float 
         v_store(strip->max + i, now);
         v_store(strip->alpha + i, alpha);
         v_store(strip->sum + i, v_fma(v_load(strip->sum + i), alpha, sum));
+    }
+}
+
+/* partial [count, MCSA_LANES] += p exp2(max - lse2): mass of keys whose probabilities are relative to the running
+ * maximum.  A factor is at most 2^100, so that a stale lse2 gives large masses and no infinity. */
+SIMD void weigh_of(int pairs, const uint32_t *probabilities, int count, int lanes, const mcsa_strip *strip,
+                   const float *minus_lse2, float *partial)
+{
+    for (int i = 0; i < lanes; i += VL) {
+        float *to = partial + i % MCSA_LANES;
+        const uint32_t *p = probabilities + i;
+        vf over = v_add(v_finite_max(v_load(strip->max + i)), v_load(minus_lse2 + i));
+        vf factor = v_exp2(v_min(v_set(100), over));
+        int j = 0;
+        for (; pairs && j + 1 < count; j += 2, p += lanes, to += 2 * MCSA_LANES) {
+            v_store(to, v_fma(low_of_pairs(v_words(p)), factor, v_load(to)));
+            v_store(to + MCSA_LANES, v_fma(high_of_pairs(v_words(p)), factor, v_load(to + MCSA_LANES)));
+        }
+        for (; j < count; j++, p += lanes, to += MCSA_LANES)
+            v_store(to, v_fma(pairs ? low_of_pairs(v_words(p)) : v_words(p), factor, v_load(to)));
     }
 }
 
