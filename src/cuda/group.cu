@@ -60,8 +60,7 @@ cudaError_t mcsa_cuda_group(const mcsa_qkv *x, int32_t *order, void *scratch, cu
     for (level.depth = 0; level.depth < depth; level.depth++) {
         level.to = level.depth % 2 ? other : order;
         if ((error = group_direction(&level, dims->dtype, stream)) != cudaSuccess) return error;
-        if ((error = group_project(&level, dims->dtype, stream)) != cudaSuccess) return error;
-        if ((error = group_partition(&level, stream)) != cudaSuccess) return error;
+        if ((error = group_split(&level, dims->dtype, stream)) != cudaSuccess) return error;
         level.from = level.to;
     }
     level.to = order;

@@ -28,8 +28,7 @@ typedef struct group_level {
 } group_level;
 
 cudaError_t group_direction(const group_level *level, mcsa_dtype dtype, cudaStream_t stream);
-cudaError_t group_project(const group_level *level, mcsa_dtype dtype, cudaStream_t stream);
-cudaError_t group_partition(const group_level *level, cudaStream_t stream);
+cudaError_t group_split(const group_level *level, mcsa_dtype dtype, cudaStream_t stream);
 cudaError_t group_leaf(const group_level *level, mcsa_dtype dtype, cudaStream_t stream);
 
 typedef struct group_node {

@@ -1,16 +1,15 @@
-/* group_leaf.cu - all levels of a subtree of at most GROUP_LEAF groups, its rows read once.
+/* group_leaf.cu - all levels of a subtree of at most GROUP_LEAF groups, on chip.
  *
- * leaf_kernel, one CTA of 10 warps per (subtree, head), one on an SM (rows: 160 KiB at D = 128):
+ * leaf_kernel, one CTA of two warpgroups per (subtree, head), two on an SM so that one computes while the other waits:
  *
  *     all    copy the rows in (cp.async)                                              | barrier
  *     level by level, node by node of two groups or more; its rows are neighbours:
  *       all    Gram matrix, centre, 8 products (group_pca.cuh)                        | barriers inside
- *       all    a thread projects up to two rows; radix select (group_kth.cuh)         | barriers inside
- *       all    counts by ballot give each row its place: indices move                 | barrier
- *       all    rows move through registers, if a child is to be split again           | 2 or 4 barriers
- *     all    write the indices
- *
- * Rows are moved so that ldmatrix meets 8 neighbours of one node, which no bank holds twice. */
+ *       all    a warp projects 16 rows at a time (mma.sync)                           | barrier
+ *       all    the wanted rank (group_kth.cuh)                                        | 3 barriers
+ *       all    counts by ballot give each row its place: indices move                 | 2 barriers
+ *       all    if a child is to be split again, copy the rows once more in their new order; L2 has them
+ *     all    write the indices */
 #include "group_kth.cuh"
 #include "group_pca.cuh"
 
@@ -27,36 +26,33 @@ typedef struct leaf_shared {
     int larger[RUNS], ties[RUNS];
 } leaf_shared;
 
-/* key[i] of rows [0, n) that start at `rows` */
+/* key[i] of rows [first, first + n) of the tile, and their range to shared->kth */
 template <typename T, int D>
-static __device__ __forceinline__ void leaf_project(const char *rows, int n, leaf_shared *shared)
+static __device__ __forceinline__ void leaf_project(const char *tile, int first, int n, leaf_shared *shared)
 {
-    float2 sum[ROWS_EACH];
+    int lane = threadIdx.x % 32;
+    uint32_t split[D / 8], low = ~0u, high = 0;
+    pca_split<T, D>(&shared->pca);
+    pca_operand<D>(split, &shared->pca);
+    for (int r = threadIdx.x / 32 * 16; r < n; r += 16 * PCA_WARPS) {
+        float2 p = pca_project<T, D, GROUP_LEAF_ROWS>(tile, first + r, split);
+        const uint32_t key[2] = { kth_key(p.x), kth_key(p.y) };
 #pragma unroll
-    for (int k = 0; k < ROWS_EACH; k++) sum[k] = make_float2(0, 0);
-#pragma unroll 4
-    for (int c = 0; c < D / 8; c++) {
-        const float4 *from = (const float4 *)&shared->pca.vector[8 * c];
-        float4 low = from[0], high = from[1];
-        const float v[8] = { low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w };
-#pragma unroll
-        for (int k = 0; k < ROWS_EACH; k++) {
-            int r = threadIdx.x + k * PCA_THREADS;
-            if (r < n) sum[k] = rows_dot_8<T>(*(const uint4 *)(rows + rows_offset<D>(r, c)), v, sum[k]);
+        for (int half = 0; half < 2; half++) {
+            int row = r + lane / 4 + 8 * half;
+            if (lane % 4 || row >= n) continue;
+            shared->key[row] = key[half];
+            low = min(low, key[half]);
+            high = max(high, key[half]);
         }
     }
-#pragma unroll
-    for (int k = 0; k < ROWS_EACH; k++) {
-        int r = threadIdx.x + k * PCA_THREADS;
-        if (r < n) shared->key[r] = group_ordered(sum[k].x + sum[k].y);
-    }
-    __syncthreads();
+    kth_range(low, high, &shared->kth);
 }
 
 /* Moves index[0, n): the n - left largest keys go right, of equal ones the lower index. */
 static __device__ __forceinline__ void leaf_partition(int32_t *index, int n, int left, leaf_shared *shared)
 {
-    kth_result kth = kth_largest(shared->key, threadIdx.x, n, PCA_THREADS, n - left, &shared->kth);
+    kth_result kth = kth_near(shared->key, n, n - left, &shared->kth);
     int lane = threadIdx.x % 32;
     uint32_t before = (1u << lane) - 1, larger[ROWS_EACH], tie[ROWS_EACH];
     int32_t query[ROWS_EACH];
@@ -89,15 +85,16 @@ static __device__ __forceinline__ void leaf_partition(int32_t *index, int n, int
     __syncthreads();
 }
 
-/* Rows index[0, n) of the head to shared memory, and zeros up to a multiple of 16. */
+/* Rows index[0, n) of the head to shared memory, and zeros up to a multiple of PCA_ROWS. */
 template <int D>
-static __device__ __forceinline__ void leaf_load(uint32_t rows, const uint16_t *head, int64_t row_stride,
+static __device__ __forceinline__ void leaf_load(uint32_t tile, const uint16_t *head, int64_t row_stride,
                                                  const int32_t *index, int n)
 {
     constexpr int CHUNKS = D / 8;
-    for (int e = threadIdx.x; e < (n + 15) / 16 * 16 * CHUNKS; e += PCA_THREADS) {
+    for (int e = threadIdx.x; e < (n + PCA_ROWS - 1) / PCA_ROWS * PCA_ROWS * CHUNKS; e += PCA_THREADS) {
         int r = e / CHUNKS, c = e % CHUNKS, valid = r < n;
-        rows_copy_16(rows + rows_offset<D>(r, c), head + index[valid ? r : 0] * row_stride + 8 * c, valid);
+        rows_copy_16(tile + rows_offset<GROUP_LEAF_ROWS>(r, c), head + index[valid ? r : 0] * row_stride + 8 * c,
+                     valid);
     }
     rows_commit();
     rows_wait<0>();
@@ -107,7 +104,7 @@ static __device__ __forceinline__ void leaf_load(uint32_t rows, const uint16_t *
 template <typename T, int D>
 static __global__ void __launch_bounds__(PCA_THREADS, 2) leaf_kernel(const __grid_constant__ group_level level)
 {
-    extern __shared__ __align__(128) char rows[]; /* [GROUP_LEAF_ROWS, D] */
+    extern __shared__ __align__(1024) char tile[]; /* [GROUP_LEAF_ROWS, D] */
     __shared__ leaf_shared shared;
     group_node root = group_node_at(level.G, level.depth, blockIdx.x);
     if (root.groups == 0) return;
@@ -117,20 +114,20 @@ static __global__ void __launch_bounds__(PCA_THREADS, 2) leaf_kernel(const __gri
         shared.index[r] = level.from ? level.from[at + r] : root.first * GROUP_C + r;
     __syncthreads();
     const uint16_t *head = (const uint16_t *)level.q + blockIdx.y * level.head_stride;
-    if (root.groups > 1) leaf_load<D>(rows_address(rows), head, level.row_stride, shared.index, n);
+    if (root.groups > 1) leaf_load<D>(rows_address(tile), head, level.row_stride, shared.index, n);
     for (int depth = 0; group_largest(root.groups, depth) > 1; depth++) {
         for (int i = 0; i < 1 << depth; i++) {
             group_node node = group_node_at(root.groups, depth, i);
             if (node.groups < 2) continue;
             int first = node.first * GROUP_C, count = min(node.groups * GROUP_C, n - first);
-            char *mine = rows + first * 2 * D;
             pca_block<D> block;
             pca_begin(block);
-            pca_add<T, D>(block, rows_address(mine), (count + 15) / 16);
+            for (int row = 0; row < count; row += PCA_ROWS) pca_add<T, D, GROUP_LEAF_ROWS>(block, tile, first + row);
             pca_direction<D>(block, count, &shared.pca);
-            leaf_project<T, D>(mine, count, &shared);
+            leaf_project<T, D>(tile, first, count, &shared);
             leaf_partition(shared.index + first, count, (node.groups + 1) / 2 * GROUP_C, &shared);
-            if (node.groups > 2) leaf_load<D>(rows_address(mine), head, level.row_stride, shared.index + first, count);
+            if (node.groups > 2)
+                leaf_load<D>(rows_address(tile) + 128 * first, head, level.row_stride, shared.index + first, count);
         }
     }
     for (int r = threadIdx.x; r < n; r += PCA_THREADS) level.to[at + r] = shared.index[r];

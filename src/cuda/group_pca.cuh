@@ -1,207 +1,237 @@
-/* group_pca.cuh - the principal direction of rows in shared memory, by one CTA of PCA_WARPS warps.
+/* group_pca.cuh - the principal direction of rows in shared memory, by one CTA of two warpgroups.
  *
- * The Gram matrix X^T X is symmetric, so of its 4 x 4 blocks of D/4 columns only the ten with I <= J are made, one a
- * warp, in registers (mma.sync; both operands come from the same rows through ldmatrix.trans).  The four warps with
- * I = J load half as much and also make the column sums, as a product with ones; they sit on warps 2, 3, 6, 7, which
- * gives each of the four schedulers 24 mma per 16 rows at D = 128.  Then the blocks are centred, C = G - s s^T / n, and
- * multiplied PCA_PRODUCTS times with a vector: each warp multiplies with its block and, off the diagonal, with its
- * transpose; the four partial sums of an element are added in a fixed order.
+ * The Gram matrix X^T X is made by wgmma, both operands transposed views of the same rows: warpgroup w makes rows
+ * [64 w, 64 w + 64) of the D x D result in registers (at D = 64 the second repeats the first).  While the tensor
+ * cores run, all threads add up columns on ordinary units.  Then every thread centres what it holds,
+ * C = X^T X - s s^T / n, and C is multiplied PCA_PRODUCTS times with a vector in shared memory; a row of the result
+ * lies in four lanes of one warp, so a product is 64 multiply-adds, two shuffles and one barrier.
  *
  * C is divided by its largest diagonal element, so the largest eigenvalue is in [1, D] and the vector, which starts at
- * the unit vector of that element, neither vanishes nor overflows in 8 products: D^8 < 1e17.  It needs no
- * normalisation, since only the order of projections counts.
+ * the unit vector of that element, neither vanishes nor overflows in 8 products: D^8 < 1e17.
  *
- * Cancellation in G - s s^T / n: FP32 sums over at most 1,024 rows lose about 1e-6 |mean|^2, which is 1 % of the
- * largest variance only where the mean is 100 standard deviations off. */
+ * Cancellation in C: FP32 sums over n <= 4,096 rows, cut at 2^-23 of the largest addend in each of n / 16 steps, lose
+ * up to n / 16 2^-23 = 3e-5 of |mean|^2.  That is 1 % of the largest variance where the mean is 18 standard deviations
+ * off, and what is lost is nearly a multiple of mean mean^T, which moves the direction only where that matters as
+ * little. */
 #ifndef MCSA_CUDA_GROUP_PCA_CUH
 #define MCSA_CUDA_GROUP_PCA_CUH
 
 #include "group_rows.cuh"
 
-enum { PCA_WARPS = 10, PCA_THREADS = 32 * PCA_WARPS, PCA_PRODUCTS = 8 };
+enum { PCA_THREADS = 256, PCA_WARPS = PCA_THREADS / 32, PCA_ROWS = 128, PCA_PRODUCTS = 8 };
 
 typedef struct pca_shared {
-    float part[4][128];
-    float vector[128], sum[128], diagonal[128];
+    float part[PCA_WARPS][128]; /* column sums of each warp's rows */
+    float sum[128], diagonal[128];
+    float vector[2][128];
+    uint32_t split[3][64]; /* pairs of the vector's elements as 16-bit floats: rounded, what that left, zeros */
 } pca_shared;
 
-/* The block of one warp: rows 16 i + l / 4 (+ 8), columns 8 j + 2 (l % 4) (+ 1) of lane l. */
+/* What one thread holds: rows r and r + 8 of the matrix, r = 16 warp + lane / 4, columns 8 j + 2 (lane % 4) (+ 1) in
+ * gram[4 j] ..., and the sums of 8 columns over some rows. */
 template <int D> struct pca_block {
-    static constexpr int B = D / 4, MI = B / 16, NJ = B / 8;
-    int I, J;
-    float gram[MI][NJ][4];
-    float sum[NJ][4]; /* all 16 rows alike; only where I = J */
+    float gram[D / 2];
+    float column[8];
 };
 
 template <int D> static __device__ __forceinline__ void pca_begin(pca_block<D> &block)
 {
-    int warp = threadIdx.x / 32;
-    block.I = (int)(0x2132101000ull >> 4 * warp & 15);
-    block.J = (int)(0x3332231021ull >> 4 * warp & 15);
 #pragma unroll
-    for (int j = 0; j < block.NJ; j++)
+    for (int i = 0; i < D / 2; i++) block.gram[i] = 0;
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            block.sum[j][e] = 0;
-#pragma unroll
-            for (int i = 0; i < block.MI; i++) block.gram[i][j][e] = 0;
-        }
+    for (int i = 0; i < 8; i++) block.column[i] = 0;
 }
 
-/* Adds rows [0, 16 steps), which start at shared address `rows`, a row number that 8 divides. */
-template <typename T, int D>
-static __device__ __forceinline__ void pca_add(pca_block<D> &block, uint32_t rows, int steps)
+/* d [64, N] += A^T B of 16 rows, A [16, 64] and B [16, N] by descriptor, N twice the length of d. */
+#define PCA_GRAM(N, R, TYPE, X0, X1)                                                                     \
+    asm volatile("{\n"                                                                                   \
+                 ".reg .pred p;\n"                                                                       \
+                 "setp.eq.u32 p, 0, 0;\n"                                                                \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" WGMMA_NAMES_OF_##R \
+                 "}, %" #X0 ", %" #X1 ", p, 1, 1, 1, 1;\n"                                               \
+                 "}"                                                                                     \
+                 : WGMMA_VALUES_OF_##R                                                                   \
+                 : "l"(a), "l"(b))
+
+template <typename T> static __device__ __forceinline__ void pca_gram(float (&d)[64], uint64_t a, uint64_t b)
 {
-    constexpr int B = block.B, MI = block.MI, NJ = block.NJ;
-    int lane = threadIdx.x % 32, tile = lane / 8, row = lane % 8 + 8 * (tile / 2);
-    uint32_t at_i[MI], at_j[MI], x[MI][4], y[MI][4];
-    const uint32_t ones[4] = { rows_ones(T()), rows_ones(T()), rows_ones(T()), rows_ones(T()) };
-#pragma unroll
-    for (int i = 0; i < MI; i++) {
-        at_i[i] = rows + rows_offset<D>(row, block.I * (B / 8) + 2 * i + tile % 2);
-        at_j[i] = rows + rows_offset<D>(row, block.J * (B / 8) + 2 * i + tile % 2);
-    }
-    if (block.I == block.J) {
-#pragma unroll 2
-        for (int step = 0; step < steps; step++) {
-#pragma unroll
-            for (int i = 0; i < MI; i++) rows_load_transposed(x[i], at_i[i] + step * (32 * D));
-#pragma unroll
-            for (int j = 0; j < NJ; j++) {
-#pragma unroll
-                for (int i = 0; i < MI; i++)
-                    rows_multiply(T(), block.gram[i][j], x[i], x[j / 2][j % 2], x[j / 2][j % 2 + 2]);
-                rows_multiply(T(), block.sum[j], ones, x[j / 2][j % 2], x[j / 2][j % 2 + 2]);
-            }
-        }
-    } else {
-#pragma unroll 2
-        for (int step = 0; step < steps; step++) {
-#pragma unroll
-            for (int i = 0; i < MI; i++) {
-                rows_load_transposed(x[i], at_i[i] + step * (32 * D));
-                rows_load_transposed(y[i], at_j[i] + step * (32 * D));
-            }
-#pragma unroll
-            for (int j = 0; j < NJ; j++)
-#pragma unroll
-                for (int i = 0; i < MI; i++)
-                    rows_multiply(T(), block.gram[i][j], x[i], y[j / 2][j % 2], y[j / 2][j % 2 + 2]);
-        }
-    }
+    if constexpr (wgmma_type<T>::bf16)
+        PCA_GRAM(128, 64, "bf16", 64, 65);
+    else
+        PCA_GRAM(128, 64, "f16", 64, 65);
 }
 
-/* gram -> centred, divided by its largest diagonal element; vector -> the unit vector of that element. */
+template <typename T> static __device__ __forceinline__ void pca_gram(float (&d)[32], uint64_t a, uint64_t b)
+{
+    if constexpr (wgmma_type<T>::bf16)
+        PCA_GRAM(64, 32, "bf16", 32, 33);
+    else
+        PCA_GRAM(64, 32, "f16", 32, 33);
+}
+
+#undef PCA_GRAM
+
+/* Adds rows [first, first + PCA_ROWS) of a tile of R rows; 8 divides first.  All threads have waited for the rows; on
+ * return the tile may be overwritten after a barrier. */
+template <typename T, int D, int R>
+static __device__ __forceinline__ void pca_add(pca_block<D> &block, const char *tile, int first)
+{
+    constexpr int CHUNKS = D / 8, ROWS = PCA_THREADS / CHUNKS; /* of one pass of all threads */
+    uint32_t at = rows_address(tile) + first * 128;
+    uint64_t b = wgmma_descriptor(at, R * 128);
+    uint64_t a = wgmma_descriptor(at + threadIdx.x / 128 % (D / 64) * (R * 128), R * 128);
+    wgmma_hold(block.gram);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < PCA_ROWS / 16; step++) pca_gram<T>(block.gram, a + 128 * step, b + 128 * step);
+    wgmma_commit();
+    int c = threadIdx.x % CHUNKS;
+#pragma unroll 4
+    for (int r = threadIdx.x / CHUNKS; r < PCA_ROWS; r += ROWS) {
+        float x[8];
+        rows_unpack<T>(x, *(const uint4 *)(tile + rows_offset<R>(first + r, c)));
+#pragma unroll
+        for (int i = 0; i < 8; i++) block.column[i] += x[i];
+    }
+    wgmma_wait<0>();
+    wgmma_hold(block.gram);
+}
+
+/* shared->sum */
+template <int D> static __device__ __forceinline__ void pca_sum(pca_block<D> &block, pca_shared *shared)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+#pragma unroll
+        for (int mask = 16; mask >= D / 8; mask /= 2) block.column[i] += __shfl_xor_sync(~0u, block.column[i], mask);
+    if (lane < D / 8)
+#pragma unroll
+        for (int i = 0; i < 8; i++) shared->part[warp][8 * lane + i] = block.column[i];
+    __syncthreads();
+    if (threadIdx.x < D) {
+        float sum = 0;
+#pragma unroll
+        for (int w = 0; w < PCA_WARPS; w++) sum += shared->part[w][threadIdx.x];
+        shared->sum[threadIdx.x] = sum;
+    }
+    __syncthreads();
+}
+
+/* gram -> C / its largest diagonal element; vector[0] -> the unit vector of that element. */
 template <int D> static __device__ __forceinline__ void pca_centre(pca_block<D> &block, int count, pca_shared *shared)
 {
-    constexpr int B = block.B, MI = block.MI, NJ = block.NJ;
-    int lane = threadIdx.x % 32, row = block.I * B + lane / 4, column = block.J * B + 2 * (lane % 4);
-    if (block.I == block.J && lane < 4)
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = 16 * warp + lane / 4, column = 2 * (lane % 4);
+    if (row < D) {
+        float inverse = -1.0f / (float)count, upper = shared->sum[row] * inverse,
+              lower = shared->sum[row + 8] * inverse;
 #pragma unroll
-        for (int j = 0; j < NJ; j++) {
-            shared->sum[column + 8 * j] = block.sum[j][0];
-            shared->sum[column + 8 * j + 1] = block.sum[j][1];
+        for (int j = 0; j < D / 8; j++) {
+            float2 sum = *(const float2 *)&shared->sum[column + 8 * j];
+            block.gram[4 * j] = fmaf(upper, sum.x, block.gram[4 * j]);
+            block.gram[4 * j + 1] = fmaf(upper, sum.y, block.gram[4 * j + 1]);
+            block.gram[4 * j + 2] = fmaf(lower, sum.x, block.gram[4 * j + 2]);
+            block.gram[4 * j + 3] = fmaf(lower, sum.y, block.gram[4 * j + 3]);
         }
-    __syncthreads();
-    float inverse = 1.0f / (float)count;
 #pragma unroll
-    for (int i = 0; i < MI; i++)
-#pragma unroll
-        for (int j = 0; j < NJ; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int r = row + 16 * i + 8 * (e / 2), c = column + 8 * j + e % 2;
-                block.gram[i][j][e] -= shared->sum[r] * inverse * shared->sum[c];
-                if (r == c) shared->diagonal[r] = block.gram[i][j][e];
+        for (int w = 0; w < D / 16; w++)
+            if (w == warp && lane / 4 / 2 == lane % 4) { /* rows 16 w + lane / 4 (+ 8) meet their columns here */
+                int odd = lane / 4 % 2;
+                shared->diagonal[row] = odd ? block.gram[8 * w + 1] : block.gram[8 * w];
+                shared->diagonal[row + 8] = odd ? block.gram[8 * w + 7] : block.gram[8 * w + 6];
             }
+    }
     __syncthreads();
-    float largest = 0;
-    for (int d = lane; d < D; d += 32) largest = fmaxf(largest, shared->diagonal[d]);
-    for (int mask = 16; mask; mask /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, mask));
-    int start = D;
+    uint32_t best = 0; /* the leading 25 bits of a positive float, and below them 127 - its place */
     for (int d = lane; d < D; d += 32)
-        if (shared->diagonal[d] == largest && d < start) start = d;
-    start = __reduce_min_sync(~0u, start);
-    if (start == D) start = 0; /* NaN everywhere */
-    float scale = largest > 0 ? 1.0f / largest : 0.0f;
+        best = max(best, (__float_as_uint(fmaxf(shared->diagonal[d], 0.0f)) & ~127u) | (127u - d));
+    best = __reduce_max_sync(~0u, best);
+    float largest = __uint_as_float(best & ~127u), scale = largest > 0 ? 1.0f / largest : 0.0f;
 #pragma unroll
-    for (int i = 0; i < MI; i++)
-#pragma unroll
-        for (int j = 0; j < NJ; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) block.gram[i][j][e] *= scale;
-    if (threadIdx.x < D) shared->vector[threadIdx.x] = threadIdx.x == start ? 1.0f : 0.0f;
+    for (int i = 0; i < D / 2; i++) block.gram[i] *= scale;
+    if (threadIdx.x < D) shared->vector[0][threadIdx.x] = threadIdx.x == 127u - (best & 127u) ? 1.0f : 0.0f;
     __syncthreads();
 }
 
-/* Sums x[0, n) over the lanes that differ in the bits of mask from `high` down to `low`, leaving each lane one sum:
- * that of x[i] where the bits of i are, from the top, those bits of the lane.  Halving what is sent costs n - 1
- * shuffles instead of n log. */
-template <int n> static __device__ __forceinline__ float pca_scatter(float (&x)[n], int high, int low, int *index)
+/* vector [D] -> next [D] */
+template <int D>
+static __device__ __forceinline__ void pca_multiply(const pca_block<D> &block, const float *vector, float *next)
 {
-    int lane = threadIdx.x % 32, kept = 0;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, column = 2 * (lane % 4);
+    if (row >= D) return;
+    float2 upper = make_float2(0, 0), lower = make_float2(0, 0);
 #pragma unroll
-    for (int mask = high, half = n / 2; mask >= low; mask /= 2, half /= 2) {
-        int upper = (lane & mask) != 0;
-        if (half == 0) {
-            x[0] += __shfl_xor_sync(~0u, x[0], mask);
-            continue;
-        }
-#pragma unroll
-        for (int i = 0; i < half; i++) {
-            float other = __shfl_xor_sync(~0u, upper ? x[i] : x[i + half], mask);
-            x[i] = (upper ? x[i + half] : x[i]) + other;
-        }
-        kept += upper ? half : 0;
+    for (int j = 0; j < D / 8; j++) {
+        float2 v = *(const float2 *)&vector[column + 8 * j];
+        upper.x = fmaf(block.gram[4 * j], v.x, upper.x);
+        upper.y = fmaf(block.gram[4 * j + 1], v.y, upper.y);
+        lower.x = fmaf(block.gram[4 * j + 2], v.x, lower.x);
+        lower.y = fmaf(block.gram[4 * j + 3], v.y, lower.y);
     }
-    *index = kept;
-    return x[0];
+    int second = lane & 2; /* half of the lanes finish row, half row + 8 */
+    float mine = upper.x + upper.y, other = lower.x + lower.y;
+    float sum = (second ? other : mine) + __shfl_xor_sync(~0u, second ? mine : other, 2);
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    if (lane % 2 == 0) next[row + (second ? 8 : 0)] = sum;
 }
 
-/* part[J] <- block vector_J, and off the diagonal part[I] <- block^T vector_I. */
-template <int D> static __device__ __forceinline__ void pca_multiply(const pca_block<D> &block, pca_shared *shared)
-{
-    constexpr int B = block.B, MI = block.MI, NJ = block.NJ;
-    int lane = threadIdx.x % 32, row = block.I * B + lane / 4, column = block.J * B + 2 * (lane % 4), index;
-    float2 right[NJ];
-    float along[2 * MI], across[2 * NJ];
-#pragma unroll
-    for (int j = 0; j < NJ; j++) {
-        right[j] = *(const float2 *)&shared->vector[column + 8 * j];
-        across[2 * j] = across[2 * j + 1] = 0;
-    }
-#pragma unroll
-    for (int i = 0; i < 2 * MI; i++) {
-        float left = shared->vector[row + 8 * i];
-        along[i] = 0;
-#pragma unroll
-        for (int j = 0; j < NJ; j++) {
-            float x = block.gram[i / 2][j][i % 2 * 2], y = block.gram[i / 2][j][i % 2 * 2 + 1];
-            along[i] = fmaf(x, right[j].x, fmaf(y, right[j].y, along[i]));
-            across[2 * j] = fmaf(x, left, across[2 * j]);
-            across[2 * j + 1] = fmaf(y, left, across[2 * j + 1]);
-        }
-    }
-    float sum = pca_scatter(along, 2, 1, &index);
-    shared->part[block.J][row + 8 * index] = sum;
-    if (block.I == block.J) return;
-    sum = pca_scatter(across, 16, 4, &index);
-    shared->part[block.I][column + 8 * (index / 2) + index % 2] = sum;
-}
-
-/* shared->vector <- the principal direction of `count` rows, of any length. */
+/* shared->vector[0] <- the principal direction of the `count` rows added, of any length. */
 template <int D>
 static __device__ __forceinline__ void pca_direction(pca_block<D> &block, int count, pca_shared *shared)
 {
+    pca_sum<D>(block, shared);
     pca_centre<D>(block, count, shared);
     for (int product = 0; product < PCA_PRODUCTS; product++) {
-        pca_multiply<D>(block, shared);
-        __syncthreads();
-        int d = threadIdx.x;
-        if (d < D)
-            shared->vector[d] = shared->part[0][d] + shared->part[1][d] + shared->part[2][d] + shared->part[3][d];
+        pca_multiply<D>(block, shared->vector[product % 2], shared->vector[1 - product % 2]);
         __syncthreads();
     }
+}
+
+/* shared->split <- vector[0] over its largest element, in two 16-bit floats: 2^-16 of the direction is lost. */
+template <typename T, int D> static __device__ __forceinline__ void pca_split(pca_shared *shared)
+{
+    static_assert(PCA_PRODUCTS % 2 == 0, "the last product is in vector[0]");
+    int lane = threadIdx.x % 32, i = threadIdx.x;
+    uint32_t most = 0;
+    for (int d = lane; d < D; d += 32) most = max(most, __float_as_uint(fabsf(shared->vector[0][d])));
+    most = __reduce_max_sync(~0u, most);
+    float scale = most ? 1.0f / __uint_as_float(most) : 0.0f;
+    if (i < D / 2) {
+        float2 v = *(const float2 *)&shared->vector[0][2 * i];
+        v.x *= scale;
+        v.y *= scale;
+        uint32_t high = wgmma_pack<T>(v.x, v.y);
+        float2 rounded = rows_pair<T>(high);
+        shared->split[0][i] = high;
+        shared->split[1][i] = wgmma_pack<T>(v.x - rounded.x, v.y - rounded.y);
+        shared->split[2][i] = 0;
+    }
+    __syncthreads();
+}
+
+/* Projections of rows [first, first + 16) of a tile of R rows by one warp: lane 4 r has those of rows r and r + 8.
+ * `split` is the caller's copy of its part of shared->split (pca_operand). */
+template <typename T, int D, int R>
+static __device__ __forceinline__ float2 pca_project(const char *tile, int first, const uint32_t (&split)[D / 8])
+{
+    int lane = threadIdx.x % 32;
+    float c[4] = { 0, 0, 0, 0 };
+#pragma unroll
+    for (int step = 0; step < D / 16; step++) {
+        uint32_t x[4];
+        rows_load(x, rows_address(tile) + rows_offset<R>(first + lane % 16, 2 * step + lane / 16));
+        rows_multiply<T>(c, x, split[2 * step], split[2 * step + 1]);
+    }
+    return make_float2(c[0] + c[1], c[2] + c[3]);
+}
+
+/* The B operand of pca_project: column 0 is the rounded vector, column 1 the rest, others zero. */
+template <int D> static __device__ __forceinline__ void pca_operand(uint32_t (&split)[D / 8], const pca_shared *shared)
+{
+    int lane = threadIdx.x % 32;
+    const uint32_t *from = &shared->split[min(lane / 4, 2)][lane % 4];
+#pragma unroll
+    for (int i = 0; i < D / 8; i++) split[i] = from[4 * i];
 }
 
 #endif

@@ -1,20 +1,31 @@
-/* group_partition.cu - every large node of a level split at the rank that its left child needs, stably.
+/* group_split.cu - all rows projected on their node's direction, and every large node of a level split, stably, at the
+ * rank that its left child needs.
  *
+ * project_kernel, one CTA of 8 warps per (group, head): each warp has all of its 16 rows in flight; it reads every row
+ * of q once and is bound by device memory.
  * partition_kernel, one CTA per (node, head); warp w owns the w-th run of the node's rows, so that counts by ballot and
  * one scan over warps give every row its place:
  *
  *     1  smallest and largest projection                                       | reads n floats
  *     2  histogram of 2,048 equal bins between them                            | reads n floats
  *     3  rows above the bin of the wanted rank are counted; those in it are kept aside, each warp's in its own run
- *     4  radix select among the kept, a few hundred as a rule, all n at worst (group_kth.cuh)
+ *     4  the threshold among the kept: ranked by every warp when they are few, else radix select (group_kth.cuh)
  *     5  each warp counts its kept rows above and at the threshold; scan over warps
  *     6  rows are written: the large ones right, of equal ones the lower index right, others left
+ *
+ * split_kernel, one CTA per (node, head), does both for nodes whose projections fit shared memory several times: some
+ * CTAs of an SM wait for rows while others split.
  *
  * Equal bins instead of leading bits of the floats: bell-shaped projections fill a dozen exponents but hundreds of
  * bins, and atomics on one counter serialise.  Outliers only make step 4 longer. */
 #include "group_kth.cuh"
+#include "group_project.cuh"
 
-enum { BINS = 2048, BATCH = 8 /* loads that a thread has in flight */ };
+enum {
+    BINS = 2048,
+    BATCH = 8,        /* loads that a thread has in flight */
+    SPLIT_GROUPS = 40 /* of a node that split_kernel takes: 20 KiB of projections */
+};
 
 typedef struct partition_shared {
     kth_shared kth;
@@ -99,18 +110,19 @@ template <int WARPS> static __device__ __forceinline__ void find_bin(int want, p
     __syncthreads();
 }
 
+/* x: [n] projections of the node's rows, in shared or device memory.  All threads have synced since they were written.
+ */
 template <int WARPS>
-static __global__ void __launch_bounds__(32 * WARPS) partition_kernel(const __grid_constant__ group_level level)
+static __device__ __forceinline__ void partition(const group_level &level, group_node node, const float *x,
+                                                 partition_shared &shared)
 {
-    __shared__ partition_shared shared;
-    group_node node = group_node_at(level.G, level.depth, blockIdx.x);
     int n = group_node_rows(level.N, node), left = (node.groups + 1) / 2 * GROUP_C;
     int64_t at = (int64_t)blockIdx.y * level.N + node.first * GROUP_C;
-    const float *x = level.projection + at;
     uint32_t *kept = level.candidate + at;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int run = (n + 32 * WARPS - 1) / (32 * WARPS) * 32, begin = min(warp * run, n), end = min(begin + run, n);
     for (int i = threadIdx.x; i < BINS; i += 32 * WARPS) shared.bins[i] = 0;
+    if (threadIdx.x == 0) shared.kth.listed = 0;
     binning binning = find_range<WARPS>(x, begin + lane, end, &shared);
     for (int i = begin + lane; i < end; i += 32 * BATCH) {
         float batch[BATCH];
@@ -121,7 +133,7 @@ static __global__ void __launch_bounds__(32 * WARPS) partition_kernel(const __gr
     }
     __syncthreads();
     find_bin<WARPS>(n - left, &shared);
-    int middle = shared.bin, above = 0, held = 0;
+    int middle = shared.bin, few = shared.bins[middle] <= 32, above = 0, held = 0;
     uint32_t before = (1u << lane) - 1;
     for (int i = begin + lane; i - lane < end; i += 32 * BATCH) {
         float batch[BATCH];
@@ -130,13 +142,17 @@ static __global__ void __launch_bounds__(32 * WARPS) partition_kernel(const __gr
         for (int k = 0; k < BATCH; k++) {
             int bin = i + 32 * k < end ? bin_of(binning, batch[k]) : -1;
             uint32_t here = __ballot_sync(~0u, bin == middle);
-            if (bin == middle) kept[begin + held + __popc(here & before)] = group_ordered(batch[k]);
+            if (bin == middle) {
+                kept[begin + held + __popc(here & before)] = group_ordered(batch[k]);
+                if (few) shared.kth.list[atomicAdd(&shared.kth.listed, 1)] = group_ordered(batch[k]);
+            }
             held += __popc(here);
             above += __popc(__ballot_sync(~0u, bin > middle));
         }
     }
     __syncthreads();
-    kth_result kth = kth_largest(kept, begin + lane, begin + held, 32, shared.want, &shared.kth);
+    kth_result kth = few ? kth_ranked(shared.kth.list[lane], shared.bins[middle], shared.want)
+                         : kth_largest(kept, begin + lane, begin + held, 32, shared.want, &shared.kth);
     int ties = 0;
     for (int i = begin; i < begin + held; i += 32) {
         uint32_t key = i + lane < begin + held ? kept[i + lane] : 0;
@@ -179,12 +195,73 @@ static __global__ void __launch_bounds__(32 * WARPS) partition_kernel(const __gr
     }
 }
 
-cudaError_t group_partition(const group_level *level, cudaStream_t stream)
+template <int WARPS>
+static __global__ void __launch_bounds__(32 * WARPS) partition_kernel(const __grid_constant__ group_level level)
 {
-    dim3 grid(1u << level->depth, level->H);
-    if (group_largest(level->G, level->depth) > 64)
-        partition_kernel<32><<<grid, 1024, 0, stream>>>(*level);
-    else
-        partition_kernel<8><<<grid, 256, 0, stream>>>(*level);
+    __shared__ partition_shared shared;
+    group_node node = group_node_at(level.G, level.depth, blockIdx.x);
+    partition<WARPS>(level, node, level.projection + (int64_t)blockIdx.y * level.N + node.first * GROUP_C, shared);
+}
+
+static __device__ __forceinline__ int node_of_group(const group_level &level, int group)
+{
+    int first = 0, groups = level.G, index = 0;
+    for (int i = 0; i < level.depth; i++) {
+        int left = (groups + 1) / 2, right = group >= first + left;
+        first += right ? left : 0;
+        groups = right ? groups - left : left;
+        index = 2 * index + right;
+    }
+    return index;
+}
+
+template <typename T, int D>
+static __global__ void __launch_bounds__(32 * PROJECT_WARPS) project_kernel(const __grid_constant__ group_level level)
+{
+    int h = blockIdx.y, first = blockIdx.x * GROUP_C + threadIdx.x / 32 * PROJECT_ROWS;
+    int64_t node = (int64_t)h << level.depth | node_of_group(level, blockIdx.x);
+    float v[8];
+    project_direction<D>(v, level.direction + node * D);
+    float mine = project_rows<T, D>(level, h, first, level.N, v);
+    int row = project_row<D>();
+    if (row < PROJECT_ROWS && first + row < level.N) level.projection[(int64_t)h * level.N + first + row] = mine;
+}
+
+template <typename T, int D>
+static __global__ void __launch_bounds__(32 * PROJECT_WARPS) split_kernel(const __grid_constant__ group_level level)
+{
+    __shared__ partition_shared shared;
+    __shared__ float x[SPLIT_GROUPS * GROUP_C];
+    group_node node = group_node_at(level.G, level.depth, blockIdx.x);
+    int h = blockIdx.y, start = node.first * GROUP_C, end = start + group_node_rows(level.N, node);
+    float v[8];
+    project_direction<D>(v, level.direction + ((int64_t)h * gridDim.x + blockIdx.x) * D);
+    for (int first = start + threadIdx.x / 32 * PROJECT_ROWS; first < end; first += GROUP_C) {
+        float mine = project_rows<T, D>(level, h, first, end, v);
+        int row = project_row<D>();
+        if (row < PROJECT_ROWS && first + row < end) x[first + row - start] = mine;
+    }
+    __syncthreads();
+    partition<PROJECT_WARPS>(level, node, x, shared);
+}
+
+template <typename T, int D> static cudaError_t split(const group_level *level, cudaStream_t stream)
+{
+    dim3 nodes(1u << level->depth, level->H), groups(level->G, level->H);
+    if (group_largest(level->G, level->depth) <= SPLIT_GROUPS) {
+        split_kernel<T, D><<<nodes, 32 * PROJECT_WARPS, 0, stream>>>(*level);
+        return cudaGetLastError();
+    }
+    project_kernel<T, D><<<groups, 32 * PROJECT_WARPS, 0, stream>>>(*level);
+    cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+    partition_kernel<32><<<nodes, 1024, 0, stream>>>(*level);
     return cudaGetLastError();
+}
+
+cudaError_t group_split(const group_level *level, mcsa_dtype dtype, cudaStream_t stream)
+{
+    if (dtype == MCSA_BF16)
+        return level->D == 128 ? split<__nv_bfloat16, 128>(level, stream) : split<__nv_bfloat16, 64>(level, stream);
+    return level->D == 128 ? split<__half, 128>(level, stream) : split<__half, 64>(level, stream);
 }
