@@ -182,6 +182,7 @@ static void whole_run(mcsa_dtype dtype, int D, check_layout layout, mcsa_residua
 {
     mcsa_config config = { .steps = STEPS, .layers = 1, .branches = BRANCHES, .schedule = schedule, .density = 0.25f };
     config.residual = residual;
+    config.passes = 2; /* as on the GPU */
     config.device = MCSA_DEVICE_CUDA;
     mcsa_run *gpu = open_run(&config);
     config.device = MCSA_DEVICE_CPU;
