@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -40,9 +41,12 @@ static mcsa_status dense_velocity(float **velocity, int64_t *count, const bench_
     bench_step_run(&step, MCSA_DENSE);
     mcsa_status status = step.status;
     if (status != MCSA_OK) mcsa_fail(error, status, "%s", step.error.text);
-    *velocity = step.velocity;
     *count = BENCH_BRANCHES * step.outputs;
-    step.velocity = NULL;
+    *velocity = malloc(sizeof **velocity * (size_t)*count);
+    if (*velocity)
+        memcpy(*velocity, step.velocity, sizeof **velocity * (size_t)*count);
+    else
+        status = mcsa_fail(error, MCSA_ENOMEM, "no memory for a velocity of %lld numbers", (long long)*count);
     bench_step_close(&step);
     return status;
 }

@@ -38,11 +38,14 @@ static mcsa_status make_inputs(bench_step *step, int rows, mcsa_error *error)
     int64_t places = (int64_t)step->call.frames * step->call.height * step->call.width;
     int64_t inputs = places * config->in_channels, words = (int64_t)rows * config->text_dim;
     step->outputs = places * config->out_channels;
-    step->latent = malloc(sizeof(float) * (size_t)inputs);
-    step->context = malloc(sizeof(float) * (size_t)words);
-    step->velocity = malloc(sizeof(float) * BENCH_BRANCHES * (size_t)step->outputs);
-    if (!step->latent || !step->context || !step->velocity)
+    const mcsa_allocator allocator = dit_wan_host_memory(step->model.transformer);
+    step->memory = mcsa_memory_from(&allocator);
+    if (mcsa_block_reserve(&step->memory, &step->block,
+                           sizeof(float) * (size_t)(inputs + words + BENCH_BRANCHES * step->outputs)) != 0)
         return mcsa_fail(error, MCSA_ENOMEM, "no memory for a latent of %lld numbers", (long long)inputs);
+    step->latent = step->block.data;
+    step->context = step->latent + inputs;
+    step->velocity = step->context + words;
     dit_noise(1, step->latent, inputs);
     dit_noise(2, step->context, words);
     return MCSA_OK;
@@ -94,10 +97,8 @@ mcsa_status bench_step_open(bench_step *step, const bench_plan *plan, mcsa_dtype
 void bench_step_close(bench_step *step)
 {
     mcsa_run_free(step->run);
+    mcsa_block_release(&step->memory, &step->block); /* before the model, whose memory it is */
     model_close(&step->model);
-    free(step->latent);
-    free(step->context);
-    free(step->velocity);
     *step = (bench_step){ 0 };
 }
 

@@ -2,6 +2,7 @@
 #ifndef MCSA_BENCH_STEP_H
 #define MCSA_BENCH_STEP_H
 
+#include "base/memory.h"
 #include "model.h"
 #include "suites.h"
 
@@ -18,6 +19,8 @@ typedef struct bench_stages {
 typedef struct bench_step {
     video_model model;
     mcsa_run *run;
+    mcsa_memory memory;                 /* the host's, for the model */
+    mcsa_block block;                   /* of the next three */
     float *latent, *context, *velocity; /* [channels, frames, height, width]; [rows, text_dim]; both branches */
     int64_t outputs;                    /* of one branch */
     dit_wan_call call;

@@ -42,6 +42,7 @@ typedef struct dit_device {
                               mcsa_dtype *dtype, mcsa_error *error);
 
     mcsa_allocator (*memory)(void *state);
+    mcsa_allocator (*host_memory)(void *state);                         /* of the host, that put and get copy fastest */
     void (*put)(void *state, void *to, const void *host, size_t bytes); /* host may be reused at once */
     mcsa_status (*get)(void *state, void *host, const void *from, size_t bytes, mcsa_error *error);
 

@@ -146,6 +146,7 @@ const dit_device dit_device_cpu = {
     .close = cpu_close,
     .arithmetic = cpu_arithmetic,
     .memory = cpu_memory,
+    .host_memory = cpu_memory,
     .put = cpu_put,
     .get = cpu_get,
     .linear_create = cpu_linear_create,

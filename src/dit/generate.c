@@ -7,9 +7,9 @@
 #include "generate.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 static mcsa_status check(const dit_wan *model, const dit_generate_options *o, mcsa_error *error)
@@ -26,12 +26,12 @@ static mcsa_status check(const dit_wan *model, const dit_generate_options *o, mc
     return MCSA_OK;
 }
 
-/* Buffers of one generation, each [count]. */
-typedef struct velocities {
-    float *conditional, *unconditional;
-} velocities;
+/* Buffers of one generation, each [count], in the host's memory for the model. */
+typedef struct buffers {
+    float *latent, *conditional, *unconditional;
+} buffers;
 
-static mcsa_status guided_velocity(dit_wan *model, const dit_generate_options *o, dit_wan_call *call, velocities *v,
+static mcsa_status guided_velocity(dit_wan *model, const dit_generate_options *o, dit_wan_call *call, buffers *v,
                                    int64_t count, mcsa_error *error)
 {
     call->branch = 0;
@@ -59,16 +59,18 @@ static mcsa_status report(const dit_generate_options *o, int step, double start,
 }
 
 static mcsa_status denoise(dit_wan *model, mcsa_run *run, const dit_generate_options *o, dit_sampler *sampler,
-                           velocities *v, float *latent, int64_t count, mcsa_error *error)
+                           buffers *v, int64_t count, mcsa_error *error)
 {
     const double start = mcsa_seconds();
-    dit_wan_call call = { .frames = o->frames, .height = o->height, .width = o->width, .latent = latent, .run = run };
+    dit_wan_call call = {
+        .frames = o->frames, .height = o->height, .width = o->width, .latent = v->latent, .run = run
+    };
     TRY(report(o, 0, start, error));
     for (int step = 0; step < o->steps; step++) {
         call.step = step;
         call.timestep = dit_sampler_timestep(sampler, step);
         TRY(guided_velocity(model, o, &call, v, count, error));
-        dit_sampler_step(sampler, step, latent, v->conditional);
+        dit_sampler_step(sampler, step, v->latent, v->conditional);
         TRY(report(o, step + 1, start, error));
     }
     return MCSA_OK;
@@ -79,22 +81,27 @@ mcsa_status dit_generate(dit_wan *model, mcsa_run *run, const dit_generate_optio
 {
     mcsa_status status;
     dit_sampler *sampler = NULL;
+    mcsa_block block = { 0 };
     TRY(check(model, o, error));
+    const mcsa_allocator allocator = dit_wan_host_memory(model);
+    mcsa_memory memory = mcsa_memory_from(&allocator);
     const int64_t count = (int64_t)dit_wan_describe(model)->in_channels * o->frames * o->height * o->width;
-    velocities v = { .conditional = malloc((size_t)count * 2 * sizeof(float)) };
-    if (!v.conditional) {
-        status = mcsa_fail(error, MCSA_ENOMEM, "no memory for two velocities of %lld numbers", (long long)count);
-        goto done;
-    }
+    const size_t bytes = (size_t)count * sizeof *latent;
+    if (mcsa_block_reserve(&memory, &block, 3 * bytes) != 0)
+        return mcsa_fail(error, MCSA_ENOMEM, "no memory for a latent and two velocities of %lld numbers",
+                         (long long)count);
+    buffers v = { .latent = block.data };
+    v.conditional = v.latent + count;
     v.unconditional = v.conditional + count;
     if ((status = dit_sampler_create(&sampler, o->sampler, o->steps, o->shift, count, error)) != MCSA_OK) goto done;
-    memcpy(latent, o->noise, (size_t)count * sizeof *latent);
+    memcpy(v.latent, o->noise, bytes);
 
     const double start = mcsa_seconds();
-    status = denoise(model, run, o, sampler, &v, latent, count, error);
+    status = denoise(model, run, o, sampler, &v, count, error);
     if (denoise_s) *denoise_s = mcsa_seconds() - start;
+    memcpy(latent, v.latent, bytes);
 done:
     dit_sampler_free(sampler);
-    free(v.conditional);
+    mcsa_block_release(&memory, &block);
     return status;
 }

@@ -301,3 +301,8 @@ mcsa_device dit_wan_device(const dit_wan *model)
 {
     return model->kind;
 }
+
+mcsa_allocator dit_wan_host_memory(const dit_wan *model)
+{
+    return model->device->host_memory(model->state);
+}

@@ -109,6 +109,26 @@ static mcsa_allocator gpu_memory(void *state)
     return (mcsa_allocator){ gpu_alloc, gpu_free, state };
 }
 
+/* Page-locked: 6 MiB take 0.12 ms instead of 0.5 to the GPU and 0.6 back. */
+static void *gpu_host_alloc(void *state, size_t bytes)
+{
+    void *block = NULL;
+    enter(state);
+    return cudaMallocHost(&block, bytes) == cudaSuccess ? block : NULL;
+}
+
+static void gpu_host_free(void *state, void *block, size_t bytes)
+{
+    (void)bytes;
+    enter(state);
+    cudaFreeHost(block);
+}
+
+static mcsa_allocator gpu_host_memory(void *state)
+{
+    return (mcsa_allocator){ gpu_host_alloc, gpu_host_free, state };
+}
+
 /* Pageable memory has been copied out of `host` when cudaMemcpyAsync returns; pinned memory has not. */
 static void gpu_put(void *state, void *to, const void *host, size_t bytes)
 {
@@ -190,6 +210,7 @@ const dit_device dit_device_cuda = {
     .close = gpu_close,
     .arithmetic = gpu_arithmetic,
     .memory = gpu_memory,
+    .host_memory = gpu_host_memory,
     .put = gpu_put,
     .get = gpu_get,
     .linear_create = gpu_linear_create,
