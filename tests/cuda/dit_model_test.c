@@ -23,20 +23,22 @@ typedef struct clip_size {
     int frames, height, width, rows;
 } clip_size;
 
-static mcsa_run *dense_run(const dit_wan *model)
+static mcsa_run *dense_run(const dit_wan *model, cudaStream_t stream)
 {
     char text[512] = "";
     mcsa_run *run = NULL;
     const int layers = dit_wan_describe(model)->layers;
     mcsa_action *actions = calloc((size_t)layers, sizeof *actions); /* MCSA_DENSE is 0 */
-    const mcsa_config config = { .steps = 1, .layers = layers, .actions = actions, .device = dit_wan_device(model) };
+    const mcsa_config config = {
+        .steps = 1, .layers = layers, .actions = actions, .device = dit_wan_device(model), .stream = stream
+    };
     CHECK_TRUE(mcsa_run_create(&run, &config, text, sizeof text) == MCSA_OK, "%s", text);
     free(actions);
     return run;
 }
 
 /* Both guidance branches would do the same: one forward, twice with `again`.  NULL after a failure. */
-static float *velocity_of(dit_wan *model, const clip_size *size, int again)
+static float *velocity_of(dit_wan *model, const clip_size *size, cudaStream_t stream, int again)
 {
     const dit_wan_config *config = dit_wan_describe(model);
     const int64_t places = (int64_t)size->frames * size->height * size->width,
@@ -46,7 +48,7 @@ static float *velocity_of(dit_wan *model, const clip_size *size, int again)
     float *context = check_alloc((size_t)words * sizeof *context), *velocity = check_alloc(bytes),
           *other = check_alloc(bytes);
     mcsa_error error = { "" };
-    mcsa_run *run = dense_run(model);
+    mcsa_run *run = dense_run(model, stream);
     dit_noise(1, latent, places * config->in_channels);
     dit_noise(2, context, words);
     memset(velocity, CHECK_POISON, bytes);
@@ -97,8 +99,8 @@ typedef struct models {
 static void compare(const models *m, const clip_size *size)
 {
     const int64_t count = (int64_t)dit_wan_describe(m->gpu)->out_channels * size->frames * size->height * size->width;
-    float *gpu = velocity_of(m->gpu, size, 1), *bf16 = m->bf16 ? velocity_of(m->bf16, size, 0) : NULL;
-    float *f32 = m->f32 ? velocity_of(m->f32, size, 0) : NULL;
+    float *gpu = velocity_of(m->gpu, size, 0, 1), *bf16 = m->bf16 ? velocity_of(m->bf16, size, 0, 0) : NULL;
+    float *f32 = m->f32 ? velocity_of(m->f32, size, 0, 0) : NULL;
     const double to_bf16 = gpu && bf16 ? distance(gpu, bf16, count) : NAN;
     const double to_f32 = gpu && f32 ? distance(gpu, f32, count) : NAN;
     const double rounding = bf16 && f32 ? distance(bf16, f32, count) : LIMIT / 2;
@@ -145,6 +147,30 @@ static void test_model(const char *dir, const dit_wan_config *config, const clip
     dit_wan_free(m.f32);
 }
 
+/* A stream of its own, beside a model on the default stream, changes no bit. */
+static void test_stream(const char *dir, const clip_size *size)
+{
+    mcsa_error error = { "" };
+    cudaStream_t stream;
+    dit_wan *beside = open_model(dir, NULL, MCSA_DEVICE_CUDA, 0), *model = NULL;
+    CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    const dit_wan_options options = { .device = MCSA_DEVICE_CUDA, .stream = stream };
+    CHECK_TRUE(dit_wan_open(&model, dir, &options, &error) == MCSA_OK, "%s", error.text);
+    if (beside && model) {
+        const int64_t places = (int64_t)size->frames * size->height * size->width;
+        float *one = velocity_of(beside, size, 0, 0), *other = velocity_of(model, size, stream, 1);
+        CHECK_TRUE(one && other, "a forward pass failed");
+        if (one && other)
+            check_same_bits(one, other, (size_t)(places * dit_wan_describe(model)->out_channels) * sizeof *one,
+                            "two streams");
+        free(one);
+        free(other);
+    }
+    dit_wan_free(model);
+    dit_wan_free(beside);
+    CHECK_CUDA(cudaStreamDestroy(stream));
+}
+
 static void test_refusals(const char *dir)
 {
     mcsa_error error = { "" };
@@ -185,6 +211,7 @@ int main(int argc, char **argv)
     test_model(dir, NULL, clips, 3);
     test_model(NULL, &small, latents, 2);
     test_model(NULL, &wide, latents, 1);
+    test_stream(dir, &clips[1]);
     test_refusals(dir);
     return check_done("dit_model_test");
 }
