@@ -42,6 +42,6 @@ for name in $matrix; do
         /HGMMA/ && !seen { seen = 1; with++ }
         END { print with + 0, all + 0 }' "$object.sass")
     echo "check_cuda: $name: HGMMA in ${counts% *} of ${counts#* } kernels"
-    [ "${counts#* }" -gt 0 ] && [ "${counts% *}" = "${counts#* }" ] || breach "$name has kernels without HGMMA"
+    if [ "$counts" = "0 0" ] || [ "${counts% *}" != "${counts#* }" ]; then breach "$name has kernels without HGMMA"; fi
 done
 exit $status
