@@ -88,10 +88,10 @@ static void close_cuda(void *state)
     free(cuda);
 }
 
-static mcsa_status check_place(const mcsa_cuda *cuda, const mcsa_tensor *t, const char *name, mcsa_error *error)
+static mcsa_status check_place(const mcsa_cuda *cuda, const void *data, const char *name, mcsa_error *error)
 {
     struct cudaPointerAttributes at;
-    cudaError_t refused = cudaPointerGetAttributes(&at, t->data);
+    cudaError_t refused = cudaPointerGetAttributes(&at, data);
     if (refused != cudaSuccess) {
         cudaGetLastError();
         return mcsa_fail(error, MCSA_EDEVICE, "the place of %s cannot be told: %s", name, cudaGetErrorString(refused));
@@ -107,10 +107,10 @@ static mcsa_status check_place(const mcsa_cuda *cuda, const mcsa_tensor *t, cons
 static mcsa_status supports(const void *state, const mcsa_qkv *x, mcsa_error *error)
 {
     TRY(mcsa_cuda_limit_call(x, error));
-    TRY(check_place(state, x->q, "q", error));
-    TRY(check_place(state, x->k, "k", error));
-    TRY(check_place(state, x->v, "v", error));
-    return check_place(state, x->out, "out", error);
+    TRY(check_place(state, x->q->data, "q", error));
+    TRY(check_place(state, x->k->data, "k", error));
+    TRY(check_place(state, x->v->data, "v", error));
+    return check_place(state, x->out->data, "out", error);
 }
 
 /* One block serves all verbs, since they follow one another on the stream. */
@@ -164,6 +164,7 @@ static void attend_dense(void *state, const mcsa_qkv *x, float *lse)
     mcsa_cuda *cuda = state;
     tidy_call call;
     int before = enter(cuda);
+    if (cuda->failed == MCSA_OK && lse) cuda->failed = check_place(cuda, lse, "lse", &cuda->failure);
     if (cuda->failed == MCSA_OK)
         fail(cuda, "dense attention", mcsa_cuda_attend_dense(tidy(&call, x), lse, cuda->stream));
     leave(cuda, before);

@@ -242,6 +242,11 @@ static void refusals(uint16_t *expected)
     spoiled.x.out = &spoiled.out.device;
     spoiled.out.device.data = c.out.host.data;
     expect_refusal(run, &spoiled, MCSA_EINVAL, "out is in host memory");
+    float *sums = check_alloc(sizeof(float) * H * N);
+    mcsa_status got = mcsa_attend_dense(run, c.x.q, c.x.k, c.x.v, c.x.out, sums);
+    CHECK_TRUE(got == MCSA_EINVAL && strstr(mcsa_run_error(run), "lse is in host memory"), "%s, \"%s\"",
+               mcsa_status_name(got), mcsa_run_error(run));
+    free(sums);
     must_attend(run, 2, &c);
     same(expected, result(&c), "the run after refusals");
     check_call_free(&c);
