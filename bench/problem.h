@@ -45,7 +45,8 @@ void bench_selection_shuffle(mcsa_selection *s, int run);
 /* Whether each head's order holds every query once. */
 int bench_is_permutation(const mcsa_selection *s);
 
-/* Whether sampled groups keep exactly K keys, and none that has less mass than a dropped one by more than rounding. */
-int bench_keeps_the_heaviest(const bench_problem *problem, const mcsa_selection *s);
+/* Whether sampled groups keep exactly K keys, and none that has less mass than a dropped one by more than the rounding
+ * of FP32 arithmetic and of probabilities by `rounding`. */
+int bench_keeps_the_heaviest(const bench_problem *problem, const mcsa_selection *s, double rounding);
 
 #endif

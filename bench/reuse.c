@@ -80,7 +80,7 @@ static void run_tiles(void *context)
         mcsa_rows queries = mcsa_head_rows(x->q, h, order, 0, mcsa_group_size(s, g));
         mcsa_rows keys = mcsa_head_rows(x->k, h, list, 0, s->K), values = mcsa_head_rows(x->v, h, list, 0, s->K);
         mcsa_tile_load(tile, kernels, &queries);
-        mcsa_tile_attend(tile, &keys, &values, x->scale);
+        mcsa_tile_attend(tile, &keys, &values, x->scale, 0);
     }
 }
 

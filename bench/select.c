@@ -1,7 +1,7 @@
-/* select.c - what two-pass exact selection costs beside dense attention: the mass pass, and top-K, which is the whole
- * of selection less the mass pass of the same round (it includes writing the bitmap); its radix select is timed by
- * itself too, on the masses of head 0.  Gates: kept keys against masses in double, masses of a group sum to its
- * queries, and thresholds leave exactly K. */
+/* select.c - what exact selection costs beside dense attention.  As runs do it, within dense attention: the difference
+ * of the two.  Apart, from the row LSE: the mass pass, and top-K, which is the whole less the mass pass of the same
+ * round (it includes writing the bitmap); its radix select is timed by itself too, on the masses of head 0.  Gates:
+ * kept keys against masses in double, masses of a group sum to its queries, and thresholds leave exactly K. */
 #include "suites.h"
 
 #include "cpu/cpu.h"
@@ -23,6 +23,12 @@ static void run_dense(void *context)
 {
     selecting *c = context;
     mcsa_backend_cpu.attend_dense(c->problem.state, &c->problem.x, c->problem.lse);
+}
+
+static void run_both(void *context)
+{
+    selecting *c = context;
+    mcsa_backend_cpu.attend_select(c->problem.state, &c->problem.x, &c->s);
 }
 
 static void run_select(void *context)
@@ -115,7 +121,7 @@ static void add(bench_table *table, const char *label, void (*run)(void *), sele
 
 mcsa_status bench_select(const bench_plan *plan, bench_table *table, mcsa_error *error)
 {
-    enum { DENSE, SELECT, MASS };
+    enum { DENSE, BOTH, DIFFERENCE, SELECT, MASS };
     selecting c = { 0 };
     table->share = "of dense";
     mcsa_status status = open_case(&c, plan, error);
@@ -124,13 +130,21 @@ mcsa_status bench_select(const bench_plan *plan, bench_table *table, mcsa_error 
     run_dense(&c);
     int dense = bench_check_rows(&c.problem, NULL) <= 1;
     mcsa_backend_cpu.group(c.problem.state, &c.problem.x, &c.s);
+    run_both(&c);
+    const double rounding = plan->shape.dtype == MCSA_BF16 ? 0x1p-9 : 0; /* of probabilities, for the product with v */
+    int both = dense && bench_is_permutation(&c.s) && bench_check_rows(&c.problem, NULL) <= 1 &&
+               bench_keeps_the_heaviest(&c.problem, &c.s, rounding);
     run_select(&c);
-    int selected = dense && bench_is_permutation(&c.s) && bench_keeps_the_heaviest(&c.problem, &c.s);
+    int selected = dense && bench_keeps_the_heaviest(&c.problem, &c.s, 0);
     sum_masses(&c, c.mass);
     int massed = dense && masses_sum_to_queries(&c);
     run_threshold(&c);
     add(table, "dense with LSE", run_dense, &c, full, dense);
-    add(table, "select", run_select, &c, full / 2, selected);
+    add(table, "dense and select at once", run_both, &c, full, both);
+    add(table, "  select (difference)", NULL, NULL, 0, both);
+    table->cases[DIFFERENCE].whole = BOTH;
+    table->cases[DIFFERENCE].part = DENSE;
+    add(table, "select apart", run_select, &c, full / 2, selected);
     add(table, "  mass pass", run_mass, &c, full / 2, massed);
     add(table, "  top-K, bitmap (difference)", NULL, NULL, 0, selected && massed);
     table->cases[table->count - 1].whole = SELECT;

@@ -88,7 +88,7 @@ static void exact_mass(const bench_problem *p, const mcsa_selection *s, int h, i
 }
 
 /* A mass is a sum of C exponentials of scores that are off by at most D units of 2^-24 of about 8. */
-int bench_keeps_the_heaviest(const bench_problem *p, const mcsa_selection *s)
+int bench_keeps_the_heaviest(const bench_problem *p, const mcsa_selection *s, double rounding)
 {
     double *mass = malloc(2 * sizeof *mass * (size_t)s->N);
     int good = mass != NULL;
@@ -103,7 +103,7 @@ int bench_keeps_the_heaviest(const bench_problem *p, const mcsa_selection *s)
             if (in && mass[j] < lightest) lightest = mass[j];
             if (!in && mass[j] > heaviest) heaviest = mass[j];
         }
-        good = kept == s->K && lightest >= heaviest * (1 - 16 * p->x.dims.D * 0x1p-24);
+        good = kept == s->K && lightest >= heaviest * (1 - 16 * p->x.dims.D * 0x1p-24 - 2 * rounding);
     }
     free(mass);
     return good;

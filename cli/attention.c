@@ -19,7 +19,6 @@ mcsa_config attention_config(const attention_settings *set, int steps, int threa
                           .group = set->group,
                           .schedule = set->schedule,
                           .dense_layers = set->dense_layers,
-                          .passes = set->passes,
                           .sharing = (mcsa_sharing)set->branches,
                           .residual = (mcsa_residual)set->residual,
                           .threads = threads,
@@ -29,10 +28,10 @@ mcsa_config attention_config(const attention_settings *set, int steps, int threa
 mcsa_status attention_text(const attention_settings *set, char *text, size_t bytes, mcsa_error *error)
 {
     int length =
-        snprintf(text, bytes, "density=%g schedule=%s group=%d residual=%s branches=%s dense-layers=%d passes=%d",
+        snprintf(text, bytes, "density=%g schedule=%s group=%d residual=%s branches=%s dense-layers=%d",
                  (double)set->density, set->schedule, set->group,
                  choice_word(choices_residual, set->residual), choice_word(choices_branches, set->branches),
-                 set->dense_layers, set->passes);
+                 set->dense_layers);
     if (length < 0 || (size_t)length >= bytes)
         return mcsa_fail(error, MCSA_EINVAL, "the settings take %d characters; at most %zu are possible",
                          length, bytes - 1);

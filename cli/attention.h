@@ -11,7 +11,7 @@
 typedef struct attention_settings {
     float density;
     const char *schedule; /* borrowed */
-    int group, residual, branches, dense_layers, passes;
+    int group, residual, branches, dense_layers;
 } attention_settings;
 
 /* Rows for a table whose settings struct `type` has an attention_settings called `member`. */
@@ -38,12 +38,7 @@ typedef struct attention_settings {
       .help = "whether both branches of guidance use one selection" },                                      \
     { .name = "dense-layers", .kind = OPTION_INT, .offset = offsetof(type, member.dense_layers),            \
       .value = "N", .fallback = "0", .min = 0, .max = 1000,                                                 \
-      .help = "keep the first N layers dense throughout" },                                                 \
-    { .name = "passes", .kind = OPTION_INT, .offset = offsetof(type, member.passes), .value = "1|2",        \
-      .fallback = "1", .min = 1, .max = 2,                                                                  \
-      .help = "of an anchor over the scores. 1: choose keys within dense attention, by mass weighed with "  \
-              "the row sums of the last dense or anchor step (CUDA has 2 only). 2: by exact mass, in a "    \
-              "second pass" }
+      .help = "keep the first N layers dense throughout" }
 /* clang-format on */
 
 /* MCSA_EINVAL unless the schedule can be spread over that many steps. */

@@ -130,9 +130,6 @@ typedef struct mcsa_config {
     mcsa_device device;   /* default: the CPU.  `threads` and `isa` are the CPU's alone */
     int device_index;     /* CUDA: which of the visible GPUs; default the first */
     void *stream;         /* CUDA: a cudaStream_t of that GPU; default the legacy default stream */
-    int passes;           /* of an anchor over the scores.  1 (default): the kept keys are chosen within dense attention, by
-                             mass weighed with the row sums of the last dense or anchor step; where there are none, and
-                             always with CUDA, it is as with 2: a second pass chooses by the exact mass */
 } mcsa_config;
 
 typedef struct mcsa_run mcsa_run;
@@ -186,11 +183,12 @@ typedef struct mcsa_stats {
     int64_t fallback_no_anchor, fallback_stale, fallback_shape, fallback_leader;
     double density_requested;
     double density_executed; /* query-key pairs computed by REUSE calls, tile padding included, over H N N */
-    double density_run;      /* the same over all self-attention calls; an anchor counts 1 + s, and 0.5 more for a second pass */
+    double density_run;      /* the same over all self-attention calls; an anchor counts 1 + s, and 0.5 more where its scores are computed twice */
     double attention_s;      /* wall time inside mcsa_attend and mcsa_attend_dense; the stages below are parts of it.
                                 CUDA: the GPU's time, the sum of the stages; what was captured in graphs is not timed */
-    double dense_s, grouping_s, selection_s, sparse_s; /* sparse_s: token-sparse attention and residual */
-    int64_t selection_bytes, residual_bytes, scratch_bytes; /* held now; selection: groups, kept keys and row sums */
+    double dense_s, grouping_s, selection_s, sparse_s; /* sparse_s: token-sparse attention and residual.  On the CPU an
+                                anchor selects within dense attention, in dense_s, and selection_s stays 0 */
+    int64_t selection_bytes, residual_bytes, scratch_bytes; /* held now */
     int64_t allocations;     /* calls of the allocator so far */
 } mcsa_stats;
 

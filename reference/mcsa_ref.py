@@ -82,7 +82,7 @@ def within_group_variance(q, order, C):
     return total / order.size
 
 
-# 3. Kept keys: two-pass exact selection
+# 3. Kept keys
 
 def group_mass(q, k, lse, order, C, scale):
     """(2): mass [H, G, N]"""
@@ -197,14 +197,13 @@ class Run:
     """
 
     def __init__(self, steps, schedule_text="ramp", density=0.10, group=128, branches=1, shared=None, residual="bf16",
-                 dense_layers=0, choose=None, key_multiple=1, passes=1):
+                 dense_layers=0, choose=None, key_multiple=1):
         self.actions = schedule(schedule_text, steps)
         self.density, self.C, self.form, self.key_multiple = density, group, residual, key_multiple
         self.shared = branches == 2 if shared is None else shared
-        self.dense_layers, self.passes = dense_layers, passes
+        self.dense_layers = dense_layers
         self.choose = choose or self.choose_exactly
         self.plans = {}
-        self.row_sums = {}  # (layer, branch) -> step, shape, lse of the last dense pass there
         self.calls = {"dense": 0, "anchor": 0, "reuse": 0}
         self.fallback = {"no_anchor": 0, "shape": 0, "stale": 0, "leader": 0}
         self.pairs_reuse = self.full_reuse = self.pairs_run = self.full_run = 0.0
@@ -243,22 +242,16 @@ class Run:
         else:
             self.calls["dense" if action == DENSE else "anchor"] += 1
         o, lse = attend_dense(q, k, v, scale)
-        before = self.row_sums.get((layer, branch))
-        one_pass = (self.passes == 1 and not (self.shared and branch > 0) and before is not None
-                    and before[0] <= step and before[1] == q.shape)
         if action == DENSE:
-            self.row_sums[layer, branch] = step, q.shape, lse
             self.count(q.shape, 1.0)
             return o
         leader = self.leader(layer, branch)
         follows = leader is not None and leader.step == step and leader.shape == q.shape
-        choice = leader.choice if follows else self.choose(q, k, before[2] if one_pass else lse, scale)
-        if not follows:
-            self.row_sums[layer, branch] = step, q.shape, lse
+        choice = leader.choice if follows else self.choose(q, k, lse, scale)
         missed = o - attend_tokens(q, k, v, choice.order, choice.kept, self.C, scale)
         self.plans[layer, branch] = Plan(step, q.shape, choice, follows, cached(missed, self.form))
         recorded = self.executed(choice) if self.form != "off" else 0.0
-        self.count(q.shape, 1.0 + recorded + (0.0 if follows or one_pass else 0.5))
+        self.count(q.shape, 1.0 + recorded)  # where the scores of an anchor are computed once
         return o
 
     def reuse(self, plan, q, k, v, scale):

@@ -30,35 +30,26 @@ mcsa_status mcsa_attend_full(mcsa_run *run, const mcsa_qkv *x, float *lse)
     return run->backend->outcome(run->state, &run->error);
 }
 
-mcsa_status mcsa_attend_step(mcsa_run *run, mcsa_site at, const mcsa_qkv *x)
-{
-    mcsa_row_lse lse;
-    TRY(mcsa_cache_lse(run, at, &x->dims, 0, &lse));
-    TRY(mcsa_attend_full(run, x, lse.data));
-    mcsa_cache_lse_written(&lse, at, &x->dims);
-    run->pairs_run += full_pairs(&x->dims);
-    return MCSA_OK;
-}
-
-/* Dense output, groups, kept keys.  With the row LSE of an earlier step at hand masses are taken where the
- * probabilities are, in this one pass; else exactly, in a second pass over the scores.  Returns the passes. */
-static double attend_and_choose(mcsa_run *run, const mcsa_qkv *x, const mcsa_row_lse *lse, mcsa_selection *selection)
+/* Dense output, groups, kept keys: at once where the backend can, else dense attention that leaves its row LSE for a
+ * second pass over the scores.  Returns the query-key pairs, half for scores alone. */
+static double attend_and_choose(mcsa_run *run, const mcsa_qkv *x, mcsa_selection *selection)
 {
     const mcsa_backend *backend = run->backend;
-    if (lse->earlier) {
-        backend->lap(run->state, NULL);
+    double pairs = full_pairs(&x->dims);
+    backend->lap(run->state, NULL);
+    if (backend->attend_select) {
         backend->group(run->state, x, selection); /* similar queries meet */
         backend->lap(run->state, &run->stats.grouping_s);
-        backend->attend_select(run->state, x, lse->data, selection);
+        pairs += backend->attend_select(run->state, x, selection);
         backend->lap(run->state, &run->stats.dense_s);
-        return 1;
+        return pairs;
     }
-    attend_dense(run, x, lse->data);
+    attend_dense(run, x, run->lse.data);
     backend->group(run->state, x, selection);
     backend->lap(run->state, &run->stats.grouping_s);
-    backend->select(run->state, x, lse->data, selection);
+    backend->select(run->state, x, run->lse.data, selection);
     backend->lap(run->state, &run->stats.selection_s);
-    return 1.5;
+    return 1.5 * pairs;
 }
 
 /* Pay for exactness once.  A follower takes the leader's groups and keys of this very step, and records a residual of
@@ -68,16 +59,13 @@ mcsa_status mcsa_attend_anchor(mcsa_run *run, mcsa_site at, const mcsa_qkv *x)
     const mcsa_backend *backend = run->backend;
     mcsa_plan *plan = mcsa_cache_plan(run, at.layer, at.branch), *leader = mcsa_cache_leader(run, at, &x->dims);
     mcsa_selection *selection = leader ? &leader->own : &plan->own;
-    mcsa_row_lse lse = { 0 };
     double pairs = full_pairs(&x->dims);
     TRY(mcsa_cache_reserve(run, plan, &x->dims, !leader));
     TRY(reserve_scratch(run, &x->dims, selection->K));
-    if (leader) {
+    if (leader)
         attend_dense(run, x, NULL);
-    } else {
-        TRY(mcsa_cache_lse(run, at, &x->dims, 1, &lse));
-        pairs *= attend_and_choose(run, x, &lse, selection);
-    }
+    else
+        pairs = attend_and_choose(run, x, selection);
     if (run->config.residual != MCSA_RESIDUAL_OFF) {
         mcsa_residual_rows record = { run->config.residual, plan->residual.data, 1 };
         pairs += (double)backend->attend_tokens(run->state, x, selection, &record);
@@ -85,7 +73,6 @@ mcsa_status mcsa_attend_anchor(mcsa_run *run, mcsa_site at, const mcsa_qkv *x)
     }
     TRY(backend->outcome(run->state, &run->error));
     if (!leader) selection->number = ++run->selections;
-    mcsa_cache_lse_written(&lse, at, &x->dims);
     plan->follows = leader != NULL;
     plan->selection = selection->number;
     plan->step = at.step;

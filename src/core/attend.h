@@ -5,7 +5,6 @@
 #include "run.h"
 
 mcsa_status mcsa_attend_full(mcsa_run *run, const mcsa_qkv *x, float *lse);
-mcsa_status mcsa_attend_step(mcsa_run *run, mcsa_site at, const mcsa_qkv *x); /* a DENSE step */
 mcsa_status mcsa_attend_anchor(mcsa_run *run, mcsa_site at, const mcsa_qkv *x);
 mcsa_status mcsa_attend_reuse(mcsa_run *run, mcsa_site at, const mcsa_qkv *x, const mcsa_selection *selection);
 

@@ -48,9 +48,9 @@ typedef struct mcsa_backend {
     void (*group)(void *state, const mcsa_qkv *x, mcsa_selection *selection);
     /* q, k, lse, order -> selection->kept */
     void (*select)(void *state, const mcsa_qkv *x, const float *lse, mcsa_selection *selection);
-    /* attend_dense and select in one pass.  lse: in, of an earlier step, what masses are weighed with; out, of this
-     * one.  NULL: this backend needs two passes. */
-    void (*attend_select)(void *state, const mcsa_qkv *x, float *lse, mcsa_selection *selection);
+    /* attend_dense and select at once, from order: out and selection->kept.  Returns the query-key pairs beyond those
+     * of attend_dense, half a pair for scores alone.  NULL: this backend attends, then selects. */
+    double (*attend_select)(void *state, const mcsa_qkv *x, mcsa_selection *selection);
     /* sparse attention of every group over its kept keys.  Returns the query-key pairs computed, padding included. */
     int64_t (*attend_tokens)(void *state, const mcsa_qkv *x, const mcsa_selection *selection,
                              const mcsa_residual_rows *residual);

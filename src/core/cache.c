@@ -68,46 +68,16 @@ static mcsa_status reserve_selection(mcsa_run *run, mcsa_selection *s, const mcs
     return MCSA_OK;
 }
 
-static int anchor_follows(const mcsa_run *run, mcsa_site at)
-{
-    const mcsa_action *actions = mcsa_run_actions(run, at.layer);
-    int last = mcsa_schedule_anchor(actions, run->config.steps - 1);
-    return last > at.step;
-}
-
-mcsa_status mcsa_cache_lse(mcsa_run *run, mcsa_site at, const mcsa_dims *dims, int needed, mcsa_row_lse *lse)
-{
-    mcsa_plan *plan = mcsa_cache_plan(run, at.layer, at.branch);
-    int chooses = run->config.sharing != MCSA_BRANCHES_SHARED || at.branch == 0;
-    *lse = (mcsa_row_lse){ 0 };
-    if (run->config.passes == 1 && chooses) {
-        lse->earlier = plan->lse_step >= 0 && plan->lse_step <= at.step && same_shape(&plan->lse_dims, dims);
-        if (needed || anchor_follows(run, at)) lse->plan = plan;
-    }
-    if (!lse->plan && !needed) return MCSA_OK;
-    mcsa_block *block = lse->plan ? &plan->lse : &run->lse;
-    size_t bytes = sizeof(float) * (size_t)dims->H * (size_t)dims->N;
-    if (lse->plan) plan->lse_step = -1; /* until it is written */
-    if (mcsa_block_reserve(&run->memory, block, bytes))
-        return mcsa_fail(&run->error, MCSA_ENOMEM, "no memory for row sums: %zu bytes for %d heads of %d tokens", bytes,
-                         dims->H, dims->N);
-    lse->data = block->data;
-    return MCSA_OK;
-}
-
-void mcsa_cache_lse_written(const mcsa_row_lse *lse, mcsa_site at, const mcsa_dims *dims)
-{
-    if (!lse->plan) return;
-    lse->plan->lse_step = at.step;
-    lse->plan->lse_dims = *dims;
-}
-
 mcsa_status mcsa_cache_reserve(mcsa_run *run, mcsa_plan *plan, const mcsa_dims *dims, int own_selection)
 {
     plan->step = -1;
     plan->dims = *dims;
     if (own_selection) {
         TRY(reserve_selection(run, &plan->own, dims));
+        size_t bytes = run->backend->attend_select ? 0 : sizeof(float) * (size_t)dims->H * (size_t)dims->N;
+        if (mcsa_block_reserve(&run->memory, &run->lse, bytes))
+            return mcsa_fail(&run->error, MCSA_ENOMEM, "no memory for row sums: %zu bytes for %d heads of %d tokens",
+                             bytes, dims->H, dims->N);
     } else {
         plan->own.number = 0;
         mcsa_block_release(&run->memory, &plan->own.memory);
@@ -126,7 +96,7 @@ static int64_t plan_count(const mcsa_run *run)
 
 void mcsa_cache_forget(mcsa_run *run)
 {
-    for (int64_t i = 0; i < plan_count(run); i++) run->plans[i].step = run->plans[i].lse_step = -1;
+    for (int64_t i = 0; i < plan_count(run); i++) run->plans[i].step = -1;
 }
 
 void mcsa_cache_release(mcsa_run *run)
@@ -134,7 +104,6 @@ void mcsa_cache_release(mcsa_run *run)
     for (int64_t i = 0; i < plan_count(run); i++) {
         mcsa_block_release(&run->memory, &run->plans[i].own.memory);
         mcsa_block_release(&run->memory, &run->plans[i].residual);
-        mcsa_block_release(&run->memory, &run->plans[i].lse);
     }
     mcsa_block_release(&run->memory, &run->lse);
 }
@@ -143,7 +112,7 @@ void mcsa_cache_bytes(const mcsa_run *run, int64_t *selection, int64_t *residual
 {
     *selection = *residual = 0;
     for (int64_t i = 0; i < plan_count(run); i++) {
-        *selection += (int64_t)(run->plans[i].own.memory.bytes + run->plans[i].lse.bytes);
+        *selection += (int64_t)run->plans[i].own.memory.bytes;
         *residual += (int64_t)run->plans[i].residual.bytes;
     }
 }

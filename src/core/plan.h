@@ -37,9 +37,6 @@ typedef struct mcsa_plan {
     mcsa_selection own;  /* used by this branch, and by followers when the branch leads */
     int follows;         /* 1: the choice is that of branch 0 of the layer */
     mcsa_block residual; /* [H, N] rows in group order, residual_row_bytes each */
-    mcsa_block lse;      /* [H, N] floats of the last dense pass, where a later anchor may weigh masses with them */
-    mcsa_dims lse_dims;
-    int lse_step; /* of that pass; -1: none */
 } mcsa_plan;
 
 /* Queries of group g. */

@@ -41,14 +41,12 @@ static mcsa_status resolve_config(mcsa_config *c, mcsa_error *error)
     if (c->group == 0) c->group = 128;
     if (c->threads == 0) c->threads = omp_get_max_threads();
     if (!c->schedule) c->schedule = "ramp";
-    if (c->passes == 0) c->passes = 1;
     if (c->residual == MCSA_RESIDUAL_DEFAULT) c->residual = MCSA_RESIDUAL_BF16;
     if (c->sharing == MCSA_BRANCHES_DEFAULT) c->sharing = c->branches == 2 ? MCSA_BRANCHES_SHARED : MCSA_BRANCHES_APART;
     TRY(check_range(error, "config.steps", c->steps, 1, 1000000));
     TRY(check_range(error, "config.layers", c->layers, 1, 10000));
     TRY(check_range(error, "config.branches", c->branches, 1, 64));
     TRY(check_range(error, "config.group", c->group, 1, 4096));
-    TRY(check_range(error, "config.passes", c->passes, 1, 2));
     TRY(check_range(error, "config.threads", c->threads, 1, 4096));
     TRY(check_range(error, "config.dense_layers", c->dense_layers, 0, c->layers));
     TRY(check_range(error, "config.residual", (int)c->residual, MCSA_RESIDUAL_BF16, MCSA_RESIDUAL_OFF));
@@ -123,7 +121,6 @@ static mcsa_status create(mcsa_run **out, const mcsa_config *config, mcsa_error 
     run->host = host;
     run->memory = c.device == MCSA_DEVICE_CPU ? host : (mcsa_memory){ .allocator = c.allocator };
     run->backend = backend;
-    if (!run->backend->attend_select) run->config.passes = 2;
     mcsa_cache_forget(run);
     mcsa_status status = fill_actions(run, error);
     if (status != MCSA_OK) goto done;
@@ -266,7 +263,8 @@ static mcsa_status dispatch(mcsa_run *run, mcsa_site at, const mcsa_qkv *x)
     double full = (double)x->dims.H * x->dims.N * x->dims.N;
     switch (mcsa_run_actions(run, at.layer)[at.step]) {
     case MCSA_DENSE:
-        TRY(mcsa_attend_step(run, at, x));
+        TRY(mcsa_attend_full(run, x, NULL));
+        run->pairs_run += full;
         stats->dense++;
         break;
     case MCSA_ANCHOR:

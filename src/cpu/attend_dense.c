@@ -21,7 +21,7 @@ void mcsa_cpu_attend_dense(void *state, const mcsa_qkv *x, float *lse)
         mcsa_rows queries = mcsa_head_rows(x->q, h, NULL, first, count);
         mcsa_rows keys = mcsa_head_rows(x->k, h, NULL, 0, M), values = mcsa_head_rows(x->v, h, NULL, 0, M);
         mcsa_tile_load(tile, kernels, &queries);
-        mcsa_tile_attend(tile, &keys, &values, x->scale);
+        mcsa_tile_attend(tile, &keys, &values, x->scale, 0);
         for (int i = 0; i < count; i++)
             kernels->store_row(tile->rows + (ptrdiff_t)i * x->dims.D, x->dims.D, x->dims.dtype, x->out->stride[2],
                                mcsa_tensor_row(x->out, h, first + i));

@@ -46,7 +46,7 @@ int64_t mcsa_cpu_attend_tokens(void *state, const mcsa_qkv *x, const mcsa_select
         mcsa_rows keys = mcsa_head_rows(x->k, h, tile->kept, 0, s->K),
                   values = mcsa_head_rows(x->v, h, tile->kept, 0, s->K);
         mcsa_tile_load(tile, kernels, &queries);
-        mcsa_tile_attend(tile, &keys, &values, x->scale);
+        mcsa_tile_attend(tile, &keys, &values, x->scale, 0);
         for (int i = 0; i < count; i++)
             epilogue(tile, i, x, mcsa_tensor_row(x->out, h, order[i]), (char *)residual->rows + (first + i) * row_bytes,
                      residual);

@@ -28,7 +28,7 @@ typedef struct mcsa_cpu {
 void mcsa_cpu_attend_dense(void *state, const mcsa_qkv *x, float *lse);
 void mcsa_cpu_group(void *state, const mcsa_qkv *x, mcsa_selection *selection);
 void mcsa_cpu_select(void *state, const mcsa_qkv *x, const float *lse, mcsa_selection *selection);
-void mcsa_cpu_attend_select(void *state, const mcsa_qkv *x, float *lse, mcsa_selection *selection);
+double mcsa_cpu_attend_select(void *state, const mcsa_qkv *x, mcsa_selection *selection);
 int64_t mcsa_cpu_attend_tokens(void *state, const mcsa_qkv *x, const mcsa_selection *selection,
                                const mcsa_residual_rows *residual);
 

@@ -72,8 +72,8 @@ typedef struct mcsa_kernels {
      * minus_lse2: [lanes]; a lane with -inf adds nothing. */
     void (*mass)(const uint32_t *const *keys, const uint32_t *queries, int count, int D, int lanes, float scale2,
                  const float *minus_lse2, float *partial);
-    /* The same from softmax's probabilities and the strip's maximum since, as rounded there. */
-    void (*weigh)(const uint32_t *probabilities, int count, int lanes, const mcsa_strip *strip, const float *minus_lse2,
+    /* The same from softmax's probabilities, as rounded there, and the maximum [lanes] that they were relative to. */
+    void (*weigh)(const uint32_t *probabilities, int count, int lanes, const float *max, const float *minus_lse2,
                   float *partial);
     /* mass [count] = sums of the rows of partial [count, LANES].  Both hold a multiple of 16 rows, which may be read
      * and written past count. */

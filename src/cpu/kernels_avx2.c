@@ -27,10 +27,10 @@ static void mass(const uint32_t *const *keys, const uint32_t *queries, int count
     mass_of(0, keys, queries, count, D, lanes, scale2, minus_lse2, partial);
 }
 
-static void weigh(const uint32_t *probabilities, int count, int lanes, const mcsa_strip *strip, const float *minus_lse2,
+static void weigh(const uint32_t *probabilities, int count, int lanes, const float *max, const float *minus_lse2,
                   float *partial)
 {
-    weigh_of(0, probabilities, count, lanes, strip, minus_lse2, partial);
+    weigh_of(0, probabilities, count, lanes, max, minus_lse2, partial);
 }
 
 static void mass_sum(const float *partial, int count, float *mass)

@@ -53,16 +53,16 @@ static void mass_bf16(const uint32_t *const *keys, const uint32_t *queries, int 
     mass_of(1, keys, queries, count, D, lanes, scale2, minus_lse2, partial);
 }
 
-static void weigh_f32(const uint32_t *probabilities, int count, int lanes, const mcsa_strip *strip,
-                      const float *minus_lse2, float *partial)
+static void weigh_f32(const uint32_t *probabilities, int count, int lanes, const float *max, const float *minus_lse2,
+                      float *partial)
 {
-    weigh_of(0, probabilities, count, lanes, strip, minus_lse2, partial);
+    weigh_of(0, probabilities, count, lanes, max, minus_lse2, partial);
 }
 
-static void weigh_bf16(const uint32_t *probabilities, int count, int lanes, const mcsa_strip *strip,
-                       const float *minus_lse2, float *partial)
+static void weigh_bf16(const uint32_t *probabilities, int count, int lanes, const float *max, const float *minus_lse2,
+                       float *partial)
 {
-    weigh_of(1, probabilities, count, lanes, strip, minus_lse2, partial);
+    weigh_of(1, probabilities, count, lanes, max, minus_lse2, partial);
 }
 
 static void mass_sum(const float *partial, int count, float *mass)

@@ -96,12 +96,11 @@ static void mass(const uint32_t *const *keys, const uint32_t *queries, int count
         }
 }
 
-static void weigh(const uint32_t *probabilities, int count, int lanes, const mcsa_strip *strip, const float *minus_lse2,
+static void weigh(const uint32_t *probabilities, int count, int lanes, const float *max, const float *minus_lse2,
                   float *partial)
 {
     for (int i = 0; i < lanes; i++) {
-        float max = strip->max[i] == -INFINITY ? 0 : strip->max[i], over = max + minus_lse2[i];
-        float factor = exp2f(over > 100 ? 100 : over);
+        float factor = exp2f((max[i] == -INFINITY ? 0 : max[i]) + minus_lse2[i]);
         for (int j = 0; j < count; j++)
             partial[j * MCSA_LANES + i % MCSA_LANES] += as_float(probabilities[j * lanes + i]) * factor;
     }

@@ -1,9 +1,8 @@
-/* select.c - the keys of largest attention mass over (head, group).
+/* select.c - exact selection over (head, group): the K keys of largest attention mass.
  *
- * Exact, in two passes: dense attention left the row LSE; the second pass computes the scores again, sums the mass that
- * the group's queries give each key, and keeps the K largest.  In one pass: dense attention itself runs over the groups
- * and sums the mass while it has the probabilities, with the LSE that an earlier step left.  One group's masses live in
- * one thread's scratch: no [G, N] array exists. */
+ * At once with dense attention: a tile attends to all keys, keeps its probabilities while they fit a cache, and sums
+ * them up per key when its row LSE is known.  Apart: attention left the row LSE, and the scores are computed once more.
+ * One group's masses live in one thread's scratch: no [G, N] array exists. */
 #include "base/tensor.h"
 #include "cpu.h"
 #include "kth.h"
@@ -43,26 +42,31 @@ void mcsa_cpu_select(void *state, const mcsa_qkv *x, const float *lse, mcsa_sele
     }
 }
 
-void mcsa_cpu_attend_select(void *state, const mcsa_qkv *x, float *lse, mcsa_selection *s)
+double mcsa_cpu_attend_select(void *state, const mcsa_qkv *x, mcsa_selection *s)
 {
     mcsa_cpu *cpu = state;
     const mcsa_kernels *kernels = mcsa_cpu_kernels(cpu, x->dims.dtype);
-#pragma omp parallel for schedule(dynamic) num_threads(cpu->threads)
+    double again = 0; /* whole numbers, so any order of adding gives the same sum */
+#pragma omp parallel for schedule(dynamic) num_threads(cpu->threads) reduction(+ : again)
     for (int64_t task = 0; task < (int64_t)s->H * s->G; task++) {
         mcsa_tile *tile = &cpu->tiles[omp_get_thread_num()];
         int h = (int)(task / s->G), g = (int)(task % s->G), count = mcsa_group_size(s, g);
         const int32_t *order = s->order + (int64_t)h * s->N + (int64_t)g * s->C;
-        float *row_lse = lse + (int64_t)h * s->N, *earlier = tile->earlier;
         mcsa_rows queries = mcsa_head_rows(x->q, h, order, 0, count), keys = mcsa_head_rows(x->k, h, NULL, 0, s->N),
                   values = mcsa_head_rows(x->v, h, NULL, 0, s->N);
         mcsa_tile_load(tile, kernels, &queries);
-        for (int i = 0; i < count; i++) earlier[i] = row_lse[order[i]];
-        mcsa_tile_attend_weighing(tile, &keys, &values, x->scale, earlier);
-        keep(tile->mass, s->N, s->K, s->kept + task * s->words);
-        for (int i = 0; i < count; i++) {
+        int trail = mcsa_tile_trail_fits(tile, s->N);
+        mcsa_tile_attend(tile, &keys, &values, x->scale, trail);
+        for (int i = 0; i < count; i++)
             kernels->store_row(tile->rows + (ptrdiff_t)i * x->dims.D, x->dims.D, x->dims.dtype, x->out->stride[2],
                                mcsa_tensor_row(x->out, h, order[i]));
-            row_lse[order[i]] = tile->lse[i];
+        if (trail) {
+            mcsa_tile_trail_mass(tile, s->N);
+        } else {
+            mcsa_tile_mass(tile, &keys, x->scale, tile->lse);
+            again += (double)count * s->N;
         }
+        keep(tile->mass, s->N, s->K, s->kept + task * s->words);
     }
+    return again / 2;
 }

@@ -27,7 +27,6 @@ SIMD vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 SIMD vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 /* x where either is NaN */
 SIMD vf v_max(vf a, vf x) { return _mm256_max_ps(a, x); }
-SIMD vf v_min(vf a, vf x) { return _mm256_min_ps(a, x); }
 SIMD float v_sum(vf x)
 {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

@@ -28,7 +28,6 @@ SIMD vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 SIMD vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 /* x where either is NaN */
 SIMD vf v_max(vf a, vf x) { return _mm512_max_ps(a, x); }
-SIMD vf v_min(vf a, vf x) { return _mm512_min_ps(a, x); }
 SIMD float v_sum(vf x) { return _mm512_reduce_add_ps(x); }
 /* clang-format on */
 /* 0 where x is -inf, else x */

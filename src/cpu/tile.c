@@ -6,6 +6,9 @@
 
 static const float LOG2_E = 0x1.715476p+0f, LN_2 = 0x1.62e430p-1f;
 
+/* 8 MiB a thread: 32,768 keys of a tile of 128 queries in BF16, half as many in FP32. */
+static const size_t TRAIL_WORDS = (size_t)2 << 20;
+
 void mcsa_tile_carve(mcsa_tile *tile, mcsa_arena *arena, int queries, int D, int M)
 {
     size_t strips = ((size_t)queries + MCSA_STRIP - 1) / MCSA_STRIP, plane = (size_t)MCSA_STRIP * (size_t)D;
@@ -20,9 +23,12 @@ void mcsa_tile_carve(mcsa_tile *tile, mcsa_arena *arena, int queries, int D, int
     tile->partial = mcsa_arena_take(arena, 4 * (size_t)MCSA_KEY_BLOCK * MCSA_LANES);
     tile->rows = mcsa_arena_take(arena, 4 * (size_t)queries * (size_t)D);
     tile->lse = mcsa_arena_take(arena, 4 * (size_t)queries);
-    tile->earlier = mcsa_arena_take(arena, 4 * (size_t)queries);
     tile->kept = mcsa_arena_take(arena, 4 * (size_t)M);
     tile->mass = mcsa_arena_take(arena, 4 * ((size_t)M + MCSA_LANES)); /* mass_sum writes whole blocks */
+    size_t blocks = (size_t)M / MCSA_KEY_BLOCK + 1, words = (size_t)M * strips * MCSA_STRIP;
+    tile->trail_words = words < TRAIL_WORDS ? words : TRAIL_WORDS;
+    tile->trail = mcsa_arena_take(arena, 4 * tile->trail_words);
+    tile->trail_max = mcsa_arena_take(arena, 4 * blocks * strips * MCSA_STRIP);
 }
 
 /* rows r .. r + count of a longer list */
@@ -90,38 +96,60 @@ static void finish_rows(mcsa_tile *tile)
     }
 }
 
-void mcsa_tile_attend_weighing(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale,
-                               const float *lse)
+static int words_of(const mcsa_tile *tile, int keys)
+{
+    return (keys + tile->kernels->word_elements - 1) / tile->kernels->word_elements;
+}
+
+int mcsa_tile_trail_fits(const mcsa_tile *tile, int keys)
+{
+    return (size_t)words_of(tile, keys) * (size_t)mcsa_lanes(tile->count) <= tile->trail_words;
+}
+
+void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale, int trail)
 {
     const mcsa_kernels *kernel = tile->kernels;
-    float minus_lse2[MCSA_STRIP];
+    uint32_t *probabilities = trail ? tile->trail : tile->probabilities;
+    float *max = tile->trail_max;
     int block = block_size(keys->count);
     begin_rows(tile);
     for (int j = 0; j < keys->count; j += block) {
         mcsa_rows k = part(keys, j, block), v = part(values, j, block);
         kernel->stage_keys(&k, tile->staged, tile->keys);
         kernel->stage_values(&v, tile->values);
-        if (lse) memset(tile->partial, 0, sizeof *tile->partial * MCSA_KEY_BLOCK * MCSA_LANES);
         for (int i = 0; i < tile->count; i += MCSA_STRIP) {
             int lanes = strip_lanes(tile, i);
             mcsa_strip *strip = &tile->strips[i / MCSA_STRIP];
             kernel->scores(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, lanes, tile->scores);
-            kernel->softmax(tile->scores, k.count, lanes, scale * LOG2_E, strip, tile->probabilities);
-            if (lse) {
-                load_lse(tile, i, lse, minus_lse2);
-                kernel->weigh(tile->probabilities, k.count, lanes, strip, minus_lse2, tile->partial);
-            }
-            kernel->accumulate(tile->values, tile->probabilities, k.count, tile->D, lanes, strip->alpha,
+            kernel->softmax(tile->scores, k.count, lanes, scale * LOG2_E, strip, probabilities);
+            kernel->accumulate(tile->values, probabilities, k.count, tile->D, lanes, strip->alpha,
                                tile->output + (ptrdiff_t)i * tile->D);
+            if (!trail) continue;
+            probabilities += (ptrdiff_t)words_of(tile, k.count) * lanes;
+            memcpy(max, strip->max, sizeof strip->max);
+            max += MCSA_STRIP;
         }
-        if (lse) kernel->mass_sum(tile->partial, k.count, tile->mass + j);
     }
     finish_rows(tile);
 }
 
-void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale)
+void mcsa_tile_trail_mass(mcsa_tile *tile, int keys)
 {
-    mcsa_tile_attend_weighing(tile, keys, values, scale, NULL);
+    const uint32_t *probabilities = tile->trail;
+    const float *max = tile->trail_max;
+    float minus_lse2[MCSA_STRIP];
+    int block = block_size(keys);
+    for (int j = 0; j < keys; j += block) {
+        int count = keys - j < block ? keys - j : block;
+        memset(tile->partial, 0, sizeof *tile->partial * MCSA_KEY_BLOCK * MCSA_LANES);
+        for (int i = 0; i < tile->count; i += MCSA_STRIP, max += MCSA_STRIP) {
+            int lanes = strip_lanes(tile, i);
+            load_lse(tile, i, tile->lse, minus_lse2);
+            tile->kernels->weigh(probabilities, count, lanes, max, minus_lse2, tile->partial);
+            probabilities += (ptrdiff_t)words_of(tile, count) * lanes;
+        }
+        tile->kernels->mass_sum(tile->partial, count, tile->mass + j);
+    }
 }
 
 void mcsa_tile_mass(mcsa_tile *tile, const mcsa_rows *keys, float scale, const float *lse)

@@ -1,4 +1,4 @@
-/* tile.h - one thread's scratch, and what is done with a tile of queries: attend, weigh the keys, or both in one pass.
+/* tile.h - one thread's scratch, and the two things done with a tile of queries: attend, and weigh the keys.
  *
  * A tile is cut into strips of up to 64 lanes; for each block of keys, staged once, every strip runs scores, softmax
  * and accumulate.  At C = 128, D = 128 in bf16 the working set is 32 KiB of queries, 64 KiB of output, 72 KiB of scores
@@ -21,11 +21,14 @@ typedef struct mcsa_tile {
     const uint32_t *keys[MCSA_KEY_BLOCK]; /* where each key's words are */
     uint32_t *probabilities;              /* [KEY_BLOCK, STRIP] words */
     float *scores;                        /* [KEY_BLOCK, STRIP] */
-    float *partial;       /* [KEY_BLOCK, LANES] masses of a block of keys before their lanes are summed */
-    float *rows;          /* [count, D] attention output */
-    float *lse, *earlier; /* [count] of this pass; of an earlier step, for whoever weighs with it */
-    int32_t *kept;        /* [M] */
-    float *mass;          /* [M], and LANES more */
+    float *partial; /* [KEY_BLOCK, LANES] masses of a block of keys before their lanes are summed */
+    float *rows;    /* [count, D] attention output */
+    float *lse;     /* [count] */
+    int32_t *kept;  /* [M] */
+    float *mass;    /* [M], and LANES more */
+    size_t trail_words;
+    uint32_t *trail;  /* [blocks][strips] probabilities of one attend, for weighing the keys afterwards */
+    float *trail_max; /* [blocks][strips][STRIP] the maxima that they are relative to */
 } mcsa_tile;
 
 /* Takes a tile for up to `queries` queries, D and M from the arena. */
@@ -34,15 +37,17 @@ void mcsa_tile_carve(mcsa_tile *tile, mcsa_arena *arena, int queries, int D, int
 /* Loads the tile's queries. */
 void mcsa_tile_load(mcsa_tile *tile, const mcsa_kernels *kernels, const mcsa_rows *queries);
 
-/* tile->rows = softmax(q k^T scale) v over the given rows of k and v;  tile->lse = natural log of the denominators. */
-void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale);
+/* tile->rows = softmax(q k^T scale) v over the given rows of k and v;  tile->lse = natural log of the denominators.
+ * trail: leave the probabilities for mcsa_tile_trail_mass, where mcsa_tile_trail_fits. */
+void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale, int trail);
 
-/* The same, and tile->mass[j] = sum over the tile's queries of exp(scale s_ij - lse_i), from the probabilities as they
- * were rounded.  lse: [count] */
-void mcsa_tile_attend_weighing(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale,
-                               const float *lse);
+/* Whether the probabilities of `keys` keys fit the trail: beyond it they would go through memory, and computing the
+ * scores again is as cheap. */
+int mcsa_tile_trail_fits(const mcsa_tile *tile, int keys);
 
-/* tile->mass[j] as above, from the scores alone. */
+/* tile->mass[j] = sum over the tile's queries of exp(scale s_ij - lse_i), lse: [count], for all `keys` keys: from the
+ * trail of the last attend with its tile->lse, or from the scores once more. */
+void mcsa_tile_trail_mass(mcsa_tile *tile, int keys);
 void mcsa_tile_mass(mcsa_tile *tile, const mcsa_rows *keys, float scale, const float *lse);
 
 /* Lanes that `count` queries occupy. */

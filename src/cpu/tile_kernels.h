@@ -201,16 +201,15 @@ SIMD void softmax_of(int pairs, const float *score, int count, int lanes, float 
     }
 }
 
-/* partial [count, MCSA_LANES] += p exp2(max - lse2): mass of keys whose probabilities are relative to the running
- * maximum.  A factor is at most 2^100, so that a stale lse2 gives large masses and no infinity. */
-SIMD void weigh_of(int pairs, const uint32_t *probabilities, int count, int lanes, const mcsa_strip *strip,
+/* partial [count, MCSA_LANES] += p exp2(max - lse2): mass of keys from probabilities relative to the maximum of their
+ * time. */
+SIMD void weigh_of(int pairs, const uint32_t *probabilities, int count, int lanes, const float *max,
                    const float *minus_lse2, float *partial)
 {
     for (int i = 0; i < lanes; i += VL) {
         float *to = partial + i % MCSA_LANES;
         const uint32_t *p = probabilities + i;
-        vf over = v_add(v_finite_max(v_load(strip->max + i)), v_load(minus_lse2 + i));
-        vf factor = v_exp2(v_min(v_set(100), over));
+        vf factor = v_exp2(v_add(v_finite_max(v_load(max + i)), v_load(minus_lse2 + i)));
         int j = 0;
         for (; pairs && j + 1 < count; j += 2, p += lanes, to += 2 * MCSA_LANES) {
             v_store(to, v_fma(low_of_pairs(v_words(p)), factor, v_load(to)));

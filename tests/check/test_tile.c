@@ -32,16 +32,20 @@ static mcsa_rows rows_of(const mcsa_tensor *t, const int32_t *index, int first, 
 }
 
 static void judge_tile(const test_table *table, bench *b, const test_reference *r, int count, const int32_t *index,
-                       test_worst worst[3])
+                       test_worst worst[4])
 {
     const float scale = 1 / sqrtf(D);
     test_call *c = &b->c;
     mcsa_rows queries = rows_of(&c->q.view, index, 3, count);
     mcsa_rows keys = rows_of(&c->k.view, NULL, 0, c->M), values = rows_of(&c->v.view, NULL, 0, c->M);
-    double *mass = test_alloc(sizeof *mass * (size_t)c->M), *off = test_alloc(sizeof *off * (size_t)c->M), total = 0;
+    double *mass = test_alloc(sizeof *mass * (size_t)c->M), *off = test_alloc(sizeof *off * (size_t)c->M), total = 0,
+           *trail_off = test_alloc(sizeof *trail_off * (size_t)c->M);
+    const double rounded = table->kernel.word_elements == 2 ? U_BF16 : 0; /* of probabilities that meet v */
     float lse[QUERIES];
     mcsa_tile_load(&b->tile, &table->kernel, &queries);
-    mcsa_tile_attend(&b->tile, &keys, &values, scale);
+    assert_true(mcsa_tile_trail_fits(&b->tile, c->M));
+    mcsa_tile_attend(&b->tile, &keys, &values, scale, 1);
+    mcsa_tile_trail_mass(&b->tile, c->M);
     for (int i = 0; i < count; i++) {
         int n = index ? index[i] : 3 + i;
         for (int d = 0; d < D; d++)
@@ -54,8 +58,11 @@ static void judge_tile(const test_table *table, bench *b, const test_reference *
             double a = exp((double)scale * dot - r->lse[n]);
             mass[j] += a;
             off[j] += a * expm1(2 * r->lse_bound[n] + count * U_F32);
+            trail_off[j] += a * expm1(3 * r->lse_bound[n] + 2 * U_EXP2 + count * U_F32 + rounded);
         }
     }
+    for (int j = 0; j < c->M; j++)
+        test_judge(&worst[3], (double)b->tile.mass[j], mass[j], trail_off[j], count, c->M, j);
     mcsa_tile_mass(&b->tile, &keys, scale, lse);
     double total_off = 0;
     for (int j = 0; j < c->M; j++) {
@@ -66,6 +73,7 @@ static void judge_tile(const test_table *table, bench *b, const test_reference *
     test_judge(&worst[2], total, count, total_off, count, c->M, -1); /* METHOD.md: sum_j mass_j = queries */
     free(mass);
     free(off);
+    free(trail_off);
 }
 
 static void tiles_attend_and_weigh(void **state)
@@ -78,7 +86,7 @@ static void tiles_attend_and_weigh(void **state)
     int32_t index[QUERIES];
     for (int i = 0; i < QUERIES; i++) index[i] = (i * 37 + 5) % QUERIES;
     for (size_t t = 0; t < table_count; t++) {
-        test_worst worst[3] = { { .percent = 0 } };
+        test_worst worst[4] = { { .percent = 0 } };
         for (size_t k = 0; k < TEST_COUNT(keys); k++) {
             mcsa_dtype dtype = tables[t].kernel.word_elements == 2 ? MCSA_BF16 : test_dtypes[k % 3];
             bench b = open_bench(dtype, keys[k]);
@@ -93,6 +101,8 @@ static void tiles_attend_and_weigh(void **state)
         test_report(&worst[0], 5e-3, "output, %s", tables[t].name);
         test_report(&worst[1], 1e-6, "log-sum-exp, %s", tables[t].name);
         test_report(&worst[2], 1e-6, "masses, %s", tables[t].name);
+        test_report(&worst[3], tables[t].kernel.word_elements == 2 ? 5e-3 : 1e-6, "masses from the trail, %s",
+                    tables[t].name);
     }
 }
 

@@ -220,14 +220,14 @@ static void the_selection_gate_refuses_a_light_key(void **state)
     (void)state;
     solved c = { 0 };
     solve(&c, MCSA_F32);
-    assert_true(bench_keeps_the_heaviest(&c.problem, &c.s));
+    assert_true(bench_keeps_the_heaviest(&c.problem, &c.s, 0));
     int kept = 0, dropped = 0; /* of group 0 of head 0: swap its first kept and first dropped key */
     while (!(c.s.kept[kept / 64] >> (kept % 64) & 1)) kept++;
     while (c.s.kept[dropped / 64] >> (dropped % 64) & 1) dropped++;
     c.s.kept[kept / 64] ^= UINT64_C(1) << (kept % 64);
-    assert_false(bench_keeps_the_heaviest(&c.problem, &c.s)); /* K - 1 keys */
+    assert_false(bench_keeps_the_heaviest(&c.problem, &c.s, 0)); /* K - 1 keys */
     c.s.kept[dropped / 64] ^= UINT64_C(1) << (dropped % 64);
-    assert_false(bench_keeps_the_heaviest(&c.problem, &c.s));
+    assert_false(bench_keeps_the_heaviest(&c.problem, &c.s, 0));
     release(&c);
 }
 
@@ -282,7 +282,7 @@ static void every_attention_table_is_right(void **state)
                             .density_count = 2,
                             .repeats = 1 };
         check_suite(bench_attend, &plan, 5);
-        check_suite(bench_select, &plan, 5);
+        check_suite(bench_select, &plan, 7);
         check_suite(bench_group, &plan, 6);
         check_suite(bench_reuse, &plan, 7);
         check_suite(bench_scaling, &plan, 6);

@@ -79,7 +79,7 @@ static void the_shipped_lists_are_plans(void **state)
                         "a red star orbits over a blue checker background, camera pans left");
     assert_string_equal(p.run[2].name, "paper s=0.25 apart");
     assert_string_equal(p.run[2].settings,
-                        "density=0.25 schedule=paper group=128 residual=bf16 branches=apart dense-layers=0 passes=1");
+                        "density=0.25 schedule=paper group=128 residual=bf16 branches=apart dense-layers=0");
     assert_string_equal(p.run[10].name, "every:8,4 s=0.10 shared");
     assert_string_equal(p.run[10].attention.schedule, "every:8,4");
     plan_free(&p);

@@ -182,7 +182,6 @@ static void whole_run(mcsa_dtype dtype, int D, check_layout layout, mcsa_residua
 {
     mcsa_config config = { .steps = STEPS, .layers = 1, .branches = BRANCHES, .schedule = schedule, .density = 0.25f };
     config.residual = residual;
-    config.passes = 2; /* as on the GPU */
     config.device = MCSA_DEVICE_CUDA;
     mcsa_run *gpu = open_run(&config);
     config.device = MCSA_DEVICE_CPU;
@@ -190,6 +189,7 @@ static void whole_run(mcsa_dtype dtype, int D, check_layout layout, mcsa_residua
     mcsa_run *cpu = open_run(&config);
     mcsa_backend given = *cpu->backend;
     given.group = group_as_gpu;
+    given.attend_select = NULL;
     given.select = select_as_gpu;
     cpu->backend = &given;
 
