@@ -90,10 +90,7 @@ __global__ void reference_lse(mcsa_qkv x, mcsa_tensor q, mcsa_tensor k, int stri
     }
     __syncthreads();
     double m[LSE_QUERIES], l[LSE_QUERIES];
-    for (int r = 0; r < LSE_QUERIES; r++) {
-        m[r] = -1e300;
-        l[r] = 0;
-    }
+    for (int r = 0; r < LSE_QUERIES; r++) m[r] = -1e300, l[r] = 0;
     for (int j = threadIdx.x * stride; j < N; j += LSE_THREADS * stride) {
         double s[LSE_QUERIES] = { 0 };
         for (int d = 0; d < D; d++) {
@@ -102,10 +99,7 @@ __global__ void reference_lse(mcsa_qkv x, mcsa_tensor q, mcsa_tensor k, int stri
         }
         for (int r = 0; r < LSE_QUERIES; r++) {
             double score = s[r] * x.scale;
-            if (score > m[r]) {
-                l[r] *= exp(m[r] - score);
-                m[r] = score;
-            }
+            if (score > m[r]) l[r] *= exp(m[r] - score), m[r] = score;
             l[r] += exp(score - m[r]);
         }
     }
