@@ -1,84 +1,80 @@
+/* mass.cu - the attention that each group of queries gives to every key, m_gj = sum_i exp(scale q_i k_j - lse_i).
+ *
+ * A block holds the 256 queries of two groups in shared memory and streams the keys of the head past them.  The product
+ * is transposed, keys x queries, so that a thread has 32 queries of a key side by side: the sum over a group is 31
+ * additions in the thread and 2 shuffles, no shared memory and no atomics.
+ *
+ *     producer, one thread        tile t of 128 keys into stage t mod 4
+ *                                   waits free[stage] (16 warps), signals full[stage] (bytes)
+ *     consumers, four warpgroups  c: keys 64 (c mod 2) ... + 63 of the tile, group c / 2
+ *                                   waits full[stage], multiplies 64 x 128 x D, signals free[stage],
+ *                                   exp2 and sums, stores 64 masses
+ *
+ *     c = 0   |multiply|exp2 ........|multiply|exp2 ........|
+ *     c = 1            |multiply|exp2 ........|multiply|
+ *     c = 2                     |multiply|exp2 ........|        ... found by themselves, there is no other barrier
+ *
+ * The multiply and the exponentials (16 a clock) of a tile take 2048 clocks of the multiprocessor each at D = 128, so
+ * both units must be busy all the time.  Four consumers with one accumulator each keep them so better than two that
+ * take turns with accumulators twice as wide or with two each.  Shared memory is the third: operands take 75 % of its
+ * cycles, tiles that arrive 12 %, which is why lse sits in registers.
+ *
+ * Queries past N have lse = infinity and count 0.  Keys past N are zeros, and their masses mean nothing.  The order of
+ * all sums is fixed. */
 #include "cuda/kernels.h"
 #include "cuda/mbarrier.cuh"
 #include "cuda/tma.cuh"
 #include "cuda/wgmma.cuh"
 
-#ifndef MODE
-#define MODE 2
-#endif
-#ifndef LAG
-#define LAG 2
-#endif
-#ifndef POLY
-#define POLY 2
-#endif
-#ifndef DEGREE
-#define DEGREE 4
-#endif
-
 namespace
 {
 
 enum {
-    CONSUMERS = 2,
-    THREADS = 128 * (1 + CONSUMERS),
+    CONSUMERS = 4, /* two halves of the keys x two groups */
+    WARPGROUP = 128,
+    THREADS = WARPGROUP * (1 + CONSUMERS),
     QUERIES = 2 * MCSA_CUDA_C,
-    KEYS = 64 * CONSUMERS,
+    KEYS = 128, /* of a tile */
     STAGES = 4,
+    /* A block starts with 96 registers a thread, 61,440 in all: 128 x 24 + 512 x 112 = 60,416. */
     PRODUCER_REGISTERS = 24,
-    CONSUMER_REGISTERS = 240
+    CONSUMER_REGISTERS = 112
 };
 
+const float LOG2_E = 1.4426950408889634f;
+
 template <int D> struct smem_plan {
-    uint16_t q[D / 64][QUERIES][64];
-    uint16_t k[STAGES][D / 64][KEYS][64];
-    float bias[QUERIES];
+    uint16_t q[D / 64][QUERIES][64];      /* slabs of 64 columns, swizzled: see wgmma.cuh */
+    uint16_t k[STAGES][D / 64][KEYS][64]; /* the same */
+    float bias[QUERIES];                  /* -lse log2(e) */
     uint64_t full[STAGES], free[STAGES];
 };
-static_assert(sizeof(smem_plan<128>) <= 227 * 1024, "shared memory of a block");
+static_assert(sizeof(smem_plan<128>) <= 227 * 1024, "more shared memory than a block can have");
 
 struct params {
     CUtensorMap k;
-    const uint16_t *q;
-    int64_t q_head, q_row;
-    const float *lse;
-    const int32_t *order;
-    float *mass;
+    const uint16_t *q;     /* [H, N, D] */
+    int64_t q_head, q_row; /* strides, elements */
+    const float *lse;      /* [H, N] */
+    const int32_t *order;  /* [H, N] */
+    float *mass;           /* [heads, G, pitch] */
     int64_t pitch;
-    float scale_log2;
+    float scale_log2; /* scale log2(e) */
     int N, G, head;
 };
 
-__device__ float exp2_mufu(float x)
+/* 2^x; relative error 2^-22; results below 2^-126 are 0. */
+__device__ __forceinline__ float exp2_fast(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-__device__ float exp2_polynomial(float x)
-{
-    const float round = 12582912.0f;
-    x = fmaxf(x, -127.0f);
-    float whole = x + round, part = x - (whole - round);
-    float y;
-    if (DEGREE == 5) {
-        y = fmaf(part, 0x1.23a604p-10f, 0x1.3cbea8p-7f);
-        y = fmaf(part, y, 0x1.c74322p-5f);
-        y = fmaf(part, y, 0x1.ebfa4ep-3f);
-        y = fmaf(part, y, 0x1.62e39ep-1f);
-    } else {
-        y = fmaf(part, 0x1.409104p-7f, 0x1.ca9008p-5f);
-        y = fmaf(part, y, 0x1.ebf1b4p-3f);
-        y = fmaf(part, y, 0x1.62dfcap-1f);
-    }
-    y = fmaf(part, y, 1.0f);
-    return __int_as_float(__float_as_int(y) + (__float_as_int(whole) << 23));
-}
-
+/* This block's 256 queries in `order`, once. */
 template <int D> __device__ void gather_queries(smem_plan<D> &s, const params &p)
 {
-    const int chunks = D / 8;
+    const int chunks = D / 8; /* of 16 bytes, of a row */
     int first = blockIdx.x * QUERIES, head = p.head + blockIdx.y;
     const int32_t *order = p.order + (int64_t)head * p.N + first;
     const uint16_t *q = p.q + head * p.q_head;
@@ -91,7 +87,7 @@ template <int D> __device__ void gather_queries(smem_plan<D> &s, const params &p
     }
     for (int row = threadIdx.x; row < QUERIES; row += THREADS) {
         float lse = first + row < p.N ? p.lse[(int64_t)head * p.N + order[row]] : INFINITY;
-        s.bias[row] = -lse * 1.4426950408889634f;
+        s.bias[row] = -lse * LOG2_E;
     }
 }
 
@@ -107,145 +103,65 @@ template <int D> __device__ void produce(smem_plan<D> &s, const params &p, int t
     }
 }
 
-template <typename T, int D, int R>
-__device__ __forceinline__ void multiply_step(float (&d)[R], uint64_t keys, uint64_t queries, int step)
+/* scores = 64 keys x 128 queries; `keys` and `queries` are the low words of descriptors. */
+template <typename T, int D>
+__device__ __forceinline__ void multiply(float (&scores)[64], uint32_t keys, uint32_t queries)
 {
-    wgmma_ss<T, 0>(d, keys + step / 4 * (KEYS * 8) + step % 4 * 2, queries + step / 4 * (QUERIES * 8) + step % 4 * 2, step > 0);
-}
-
-template <typename T, int D, int R>
-__device__ __forceinline__ void multiply(float (&d)[R], uint64_t keys, uint64_t queries)
-{
+    const uint64_t high = wgmma_descriptor(0, 0); /* the constant half */
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < D / 16; step++) multiply_step<T, D>(d, keys, queries, step);
-    wgmma_commit();
-}
-
-/* sums of 128 columns of one group: rows r and r + 8 */
-__device__ __forceinline__ void sum_columns(const float *d, const float *bias, float scale, float &low, float &high)
-{
-    low = high = 0;
-#pragma unroll
-    for (int i = 0; i < 64; i++) {
-        float x = fmaf(d[i], scale, bias[i / 4 * 2 + i % 2]);
-        float y = i % 8 * POLY % 8 < POLY ? exp2_polynomial(x) : exp2_mufu(x);
-        if (i % 4 < 2)
-            low += y;
-        else
-            high += y;
+    for (int step = 0; step < D / 16; step++) {
+        uint32_t a = keys + step / 4 * (KEYS * 8) + step % 4 * 2, b = queries + step / 4 * (QUERIES * 8) + step % 4 * 2;
+        wgmma_ss<T, 0>(scores, high | a, high | b, step > 0);
     }
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_hold(scores);
 }
 
-__device__ __forceinline__ float sum_rows(const float *d, const float *bias, float scale, int quad)
+/* Masses of two keys from a thread's 32 queries, summed over the four threads that share them: threads 0 and 2 of the
+ * four return that of row lane / 4, threads 1 and 3 that of row lane / 4 + 8. */
+__device__ __forceinline__ float sum_queries(const float (&scores)[64], const float (&bias)[32], float scale_log2)
 {
-    float low, high;
-    sum_columns(d, bias, scale, low, high);
-    float kept = quad & 1 ? high : low, sent = quad & 1 ? low : high;
-    return kept + __shfl_xor_sync(~0u, sent, 1);
-}
-
-__device__ __forceinline__ void store(float *out, float first, float second, int64_t pitch, int quad, int two)
-{
-    float m = quad & 2 ? second : first;
-    m += __shfl_xor_sync(~0u, quad & 2 ? first : second, 2);
-    if (!(quad & 2))
-        out[0] = m;
-    else if (two)
-        out[pitch] = m;
+    float low = 0, high = 0;
+    int odd = threadIdx.x & 1;
+#pragma unroll
+    for (int i = 0; i < 64; i += 4) {
+        low += exp2_fast(fmaf(scores[i], scale_log2, bias[i / 2]));
+        low += exp2_fast(fmaf(scores[i + 1], scale_log2, bias[i / 2 + 1]));
+        high += exp2_fast(fmaf(scores[i + 2], scale_log2, bias[i / 2]));
+        high += exp2_fast(fmaf(scores[i + 3], scale_log2, bias[i / 2 + 1]));
+    }
+    float sum = odd ? high : low;
+    sum += __shfl_xor_sync(~0u, odd ? low : high, 1);
+    return sum + __shfl_xor_sync(~0u, sum, 2);
 }
 
 template <typename T, int D> __device__ void consume(smem_plan<D> &s, const params &p, int tiles)
 {
     registers_claim<CONSUMER_REGISTERS>();
-    int consumer = threadIdx.x / 128 - 1, thread = threadIdx.x % 128, lane = thread % 32, quad = lane % 4;
-    float bias[2][32];
+    int consumer = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0) - 1, half = consumer % 2, group = consumer / 2;
+    int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, quad = lane % 4;
+    float bias[32], scores[64];
 #pragma unroll
-    for (int i = 0; i < 32; i++) {
-        bias[0][i] = s.bias[i / 2 * 8 + quad * 2 + i % 2];
-        bias[1][i] = s.bias[128 + i / 2 * 8 + quad * 2 + i % 2];
-    }
-    uint64_t queries = wgmma_descriptor(shared_address(s.q), 16);
-    uint64_t keys = wgmma_descriptor(shared_address(&s.k[0][0][consumer * 64]), 16);
-    const int stage_step = sizeof s.k[0] / 16;
-    int key = consumer * 64 + thread / 32 * 16 + lane / 4 + quad % 2 * 8;
-    int64_t row = (int64_t)blockIdx.y * p.G + 2 * blockIdx.x;
+    for (int i = 0; i < 32; i++) bias[i] = s.bias[group * MCSA_CUDA_C + i / 2 * 8 + quad * 2 + i % 2];
 
-#if MODE
-    float a[64], b[64];
-    int two = 2 * (int)blockIdx.x + 1 < p.G;
-    float *out = p.mass + row * p.pitch + key;
-#if MODE == 1
+    uint32_t queries = (uint32_t)wgmma_descriptor(shared_address(&s.q[0][group * MCSA_CUDA_C]), 0);
+    uint32_t keys = (uint32_t)wgmma_descriptor(shared_address(&s.k[0][0][half * 64]), 0);
+    int64_t g = 2 * (int64_t)blockIdx.x + group;
+    float *mass = p.mass + (blockIdx.y * (int64_t)p.G + g) * p.pitch + half * 64 + warp * 16 + lane / 4 + quad % 2 * 8;
+    int stores = g < p.G && quad < 2;
     for (int t = 0; t < tiles; t++) {
         int stage = t % STAGES;
         mbarrier_wait(&s.full[stage], t / STAGES % 2);
-        multiply<T, D>(a, keys + stage * stage_step, queries);
-        multiply<T, D>(b, keys + stage * stage_step, queries + 128 * 8);
-        wgmma_wait<1>();
-        wgmma_hold(a);
-        float first = sum_rows(a, bias[0], p.scale_log2, quad);
-        wgmma_wait<0>();
-        wgmma_hold(b);
-        if (thread == 0) mbarrier_arrive(&s.free[stage]);
-        store(out, first, sum_rows(b, bias[1], p.scale_log2, quad), p.pitch, quad, two);
-        out += KEYS;
+        multiply<T, D>(scores, keys + stage * (int)(sizeof s.k[0] / 16), queries);
+        if (lane == 0) mbarrier_arrive(&s.free[stage]);
+        float sum = sum_queries(scores, bias, p.scale_log2);
+        if (stores) mass[(int64_t)t * KEYS] = sum;
     }
-#else
-    mbarrier_wait(&s.full[0], 0);
-    multiply<T, D>(a, keys, queries);
-    wgmma_wait<0>();
-    wgmma_hold(a);
-    for (int t = 0; t < tiles; t++) {
-        int stage = t % STAGES, next = t + 1 < tiles ? t + 1 : t;
-        multiply<T, D>(b, keys + stage * stage_step, queries + 128 * 8);
-        float first = sum_rows(a, bias[0], p.scale_log2, quad);
-        wgmma_wait<0>();
-        wgmma_hold(b);
-        mbarrier_wait(&s.full[next % STAGES], next / STAGES % 2);
-        multiply<T, D>(a, keys + next % STAGES * stage_step, queries);
-        if (thread == 0) mbarrier_arrive(&s.free[stage]);
-        store(out, first, sum_rows(b, bias[1], p.scale_log2, quad), p.pitch, quad, two);
-        wgmma_wait<0>();
-        wgmma_hold(a);
-        out += KEYS;
-    }
-#endif
-#else
-    float d[128];
-    int group = quad / 2;
-    int mine = 2 * (int)blockIdx.x + group < p.G;
-    float *out = p.mass + (row + group) * p.pitch + key;
-    if (consumer == 1) named_barrier_arrive(1, 256);
-    for (int t = 0; t < tiles; t++, out += KEYS) {
-        int stage = t % STAGES;
-        mbarrier_wait(&s.full[stage], t / STAGES % 2);
-        named_barrier_sync(1 + consumer, 256);
-        wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < D / 16; step++) {
-            multiply_step<T, D>(d, keys + stage * stage_step, queries, step);
-            if (LAG > 0 && LAG < D / 16 && step == D / 16 - 1 - LAG) wgmma_commit();
-        }
-        wgmma_commit();
-        if (LAG > 0 && LAG < D / 16) wgmma_wait<1>();
-        if (LAG == 0) wgmma_wait<0>();
-        if (consumer == 0 || t + 1 < tiles) named_barrier_arrive(2 - consumer, 256);
-        wgmma_wait<0>();
-        wgmma_hold(d);
-        if (thread == 0) mbarrier_arrive(&s.free[stage]);
-        float v0, v1, v2, v3;
-        sum_columns(d, bias[0], p.scale_log2, v0, v1);
-        sum_columns(d + 64, bias[1], p.scale_log2, v2, v3);
-        float e = quad & 1 ? v1 : v0, f = quad & 1 ? v3 : v2;
-        e += __shfl_xor_sync(~0u, quad & 1 ? v0 : v1, 1);
-        f += __shfl_xor_sync(~0u, quad & 1 ? v2 : v3, 1);
-        float m = quad & 2 ? f : e;
-        m += __shfl_xor_sync(~0u, quad & 2 ? e : f, 2);
-        if (mine) *out = m;
-    }
-#endif
 }
 
+/* Grid: pairs of groups x heads, one head after the other, so that L2 holds its keys. */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) mass(const __grid_constant__ params p)
 {
     extern __shared__ __align__(1024) unsigned char raw[];
@@ -253,7 +169,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) mass(
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; stage++) {
             mbarrier_init(&s.full[stage], 1);
-            mbarrier_init(&s.free[stage], CONSUMERS);
+            mbarrier_init(&s.free[stage], CONSUMERS * 4);
         }
         mbarrier_fence_init();
     }
@@ -261,18 +177,18 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) mass(
     fence_async_shared();
     __syncthreads();
     int tiles = (p.N + KEYS - 1) / KEYS;
-    if (threadIdx.x < 128)
+    if (threadIdx.x < WARPGROUP)
         produce(s, p, tiles);
     else
         consume<T>(s, p, tiles);
 }
 
-template <typename T, int D> cudaError_t launch(const mcsa_cuda_mass_job *job, const params &p, cudaStream_t stream)
+template <typename T, int D> cudaError_t launch(const params &p, int heads, cudaStream_t stream)
 {
-    cudaError_t error = cudaFuncSetAttribute(mass<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(smem_plan<D>));
+    const int bytes = sizeof(smem_plan<D>);
+    cudaError_t error = cudaFuncSetAttribute(mass<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
-    dim3 grid((p.N + QUERIES - 1) / QUERIES, job->heads);
-    mass<T, D><<<grid, THREADS, sizeof(smem_plan<D>), stream>>>(p);
+    mass<T, D><<<dim3((p.G + 1) / 2, heads), THREADS, bytes, stream>>>(p);
     return cudaGetLastError();
 }
 
@@ -292,12 +208,12 @@ extern "C" cudaError_t mcsa_cuda_mass(const mcsa_cuda_mass_job *job, cudaStream_
     p.order = job->order;
     p.mass = job->mass;
     p.pitch = job->pitch;
-    p.scale_log2 = (float)(job->x->scale * 1.4426950408889634);
+    p.scale_log2 = job->x->scale * LOG2_E;
     p.N = dims->N;
     p.G = (dims->N + MCSA_CUDA_C - 1) / MCSA_CUDA_C;
     p.head = job->head;
     int bf16 = dims->dtype == MCSA_BF16;
     if (dims->D == 128)
-        return bf16 ? launch<__nv_bfloat16, 128>(job, p, stream) : launch<__half, 128>(job, p, stream);
-    return bf16 ? launch<__nv_bfloat16, 64>(job, p, stream) : launch<__half, 64>(job, p, stream);
+        return bf16 ? launch<__nv_bfloat16, 128>(p, job->heads, stream) : launch<__half, 128>(p, job->heads, stream);
+    return bf16 ? launch<__nv_bfloat16, 64>(p, job->heads, stream) : launch<__half, 64>(p, job->heads, stream);
 }

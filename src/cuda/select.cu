@@ -1,15 +1,15 @@
 /* select.cu - kept keys of every group: masses of a few heads at a time into scratch, and the K largest of each row.
  *
- * The masses of all heads at once would be 7 GB at H = 40, N = 75,600.  A mass kernel gives each multiprocessor one block
- * of two groups at a time, so a launch runs as whole waves of them; the number of heads in a chunk is the one within
- * BUDGET that leaves the fewest idle (4 heads there: 1184 blocks, 8.97 waves). */
+ * The masses of all heads at once would be 7 GB at H = 40, N = 75,600.  A mass kernel gives each multiprocessor one
+ * block of two groups at a time, so a launch runs as whole waves of them; the number of heads in a chunk is the one
+ * within BUDGET that leaves the fewest idle (4 heads there: 1184 blocks, 8.97 waves). */
 #include "cuda/kernels.h"
 
 namespace
 {
 
-const int64_t BUDGET = (int64_t)5 << 28;    /* 1.25 GiB of masses, or one head if that is more */
-const int64_t MULTIPROCESSORS = 132; /* of an H200; another number costs speed only */
+const int64_t BUDGET = (int64_t)5 << 28; /* 1.25 GiB of masses, or one head if that is more */
+const int64_t MULTIPROCESSORS = 132;     /* of an H200; another number costs speed only */
 
 struct chunking {
     int G, heads;        /* heads of a chunk */
@@ -55,8 +55,9 @@ extern "C" cudaError_t mcsa_cuda_select(const mcsa_qkv *x, const float *lse, con
         mcsa_cuda_mass_job mass = { x, lse, s->order, head, heads, (float *)scratch, c.pitch };
         cudaError_t error = mcsa_cuda_mass(&mass, stream);
         if (error != cudaSuccess) return error;
-        mcsa_cuda_top_job top = { (const float *)scratch, (int64_t)heads * c.G, c.pitch, s->N, s->K,
-                                  s->kept + (int64_t)head * c.G * s->words };
+        mcsa_cuda_top_job top = {
+            (const float *)scratch, (int64_t)heads * c.G, c.pitch, s->N, s->K, s->kept + (int64_t)head * c.G * s->words
+        };
         error = mcsa_cuda_top(&top, stream);
         if (error != cudaSuccess) return error;
     }

@@ -1,6 +1,6 @@
 /* top.cu - the K largest masses of each row, of equal ones the lower index, as a bitmap.
  *
- * One block a row, three blocks a multiprocessor: while one waits for memory, the others count.
+ * One block a row, two blocks a multiprocessor: while one waits for memory, the other counts.
  *
  *     sample   4096 masses, one from a scattered place of each of 4096 equal strata of the row
  *     narrow   histograms of the sample bracket the threshold: [low, high], about 4 % of the row
@@ -9,8 +9,8 @@
  *     narrow   histograms of the lists find the threshold itself, and among its ties the last index that is kept
  *     store    the listed that are kept set their bits; the bitmap goes out
  *
- * Only the sweep touches every mass, and it needs no atomics there: a histogram of the whole row would have the masses of
- * attention, which span few exponents, meet in few bins.  The sweep counts what it saw, so a bracket that missed the
+ * Only the sweep touches every mass, and it needs no atomics there: a histogram of the whole row would have the masses
+ * of attention, which span few exponents, meet in few bins.  The sweep counts what it saw, so a bracket that missed the
  * threshold or a list that ran over is noticed; such a row (many ties, mostly), and any row longer than MAX_SWEPT, is
  * read up to five times instead: histograms over the row, ties, and the bits.  Either way the result is exact, so the
  * sample decides speed only.
@@ -27,9 +27,11 @@ namespace
 enum {
     THREADS = 512,
     WARPS = THREADS / 32,
-    BINS = 4 * THREADS, /* four a thread; 11 bits a pass */
-    SAMPLES = 4096,
-    AHEAD = 8,            /* words of 32 masses that a warp has in flight: 8 x 128 bytes x 48 warps = 48 KiB */
+    BLOCKS = 2,         /* of a multiprocessor */
+    BINS = 4 * THREADS, /* 11 bits a pass */
+    SAMPLE_BITS = 12,
+    SAMPLES = 1 << SAMPLE_BITS,
+    AHEAD = 12,           /* words of 32 masses that a warp has in flight: 12 x 128 bytes x 32 warps = 48 KiB */
     MAX_SWEPT = 1 << 18,  /* tokens of which bitmap and lists fit shared memory */
     MAX_LISTED = 64 * 18, /* a warp's list at that size: 16 x 1152 x 8 = 144 KiB */
 };
@@ -113,13 +115,14 @@ __device__ void narrow(smem_plan &s, bracket &b, int shift, int first, int last)
     b.inside = s.end - s.above;
 }
 
-/* Brackets the threshold by the sample.  Strata are picked from by a fixed hash, so that no period of the row is met. */
+/* Brackets the threshold by the sample.  Strata are picked from by a fixed hash, so that no period of the row is met.
+ */
 __device__ bracket bracket_by_sample(smem_plan &s, const params &p, const uint32_t *row)
 {
     uint32_t sample[SAMPLES / THREADS];
     for (int i = 0; i < SAMPLES / THREADS; i++) {
         uint32_t stratum = i * THREADS + threadIdx.x, within = stratum * 0x9e3779b9u >> 20;
-        sample[i] = row[((uint64_t)(stratum << 12 | within) * p.N) >> 24];
+        sample[i] = row[((uint64_t)(stratum << 12 | within) * p.N) >> (SAMPLE_BITS + 12)];
     }
     int first = max(p.first, 1), last = min(p.last, (int)SAMPLES), enough = (last - first) * 5 / 4 + 1;
     bracket b = { 0, ~0u, 0, SAMPLES };
@@ -133,28 +136,40 @@ __device__ bracket bracket_by_sample(smem_plan &s, const params &p, const uint32
     return b;
 }
 
-/* Reads the row once: bits of what exceeds the bracket, and this warp's list of what lies in it.  Warps take turns word by
- * word, so that neighbours, which are alike, spread over all lists. */
+/* AHEAD words of the row from `word` on, WARPS apart.  EDGE: the row may end in them, or the list run over. */
+template <int EDGE>
+__device__ __forceinline__ void sweep_words(const params &p, const uint32_t *row, const bracket &b, int word,
+                                            uint32_t *bits, list &own)
+{
+    int lane = threadIdx.x & 31, j = word * 32 + lane, left = p.N - j;
+    uint32_t before = (1u << lane) - 1, key[AHEAD];
+    const uint32_t *from = row + j;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) key[i] = !EDGE || i * THREADS < left ? __ldcs(from + i * THREADS) : 0;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        int valid = !EDGE || i * THREADS < left;
+        int larger = valid && key[i] > b.high, inside = valid && key[i] - b.low <= b.high - b.low;
+        uint32_t set = __ballot_sync(~0u, larger), join = __ballot_sync(~0u, inside);
+        int at = own.count + __popc(join & before);
+        if (inside && (!EDGE || at < own.capacity)) own.entries[at] = make_uint2(key[i], j + i * THREADS);
+        own.count += __popc(join);
+        if (lane == 0 && (!EDGE || word + i * WARPS < 2 * p.words)) bits[word + i * WARPS] = set;
+    }
+}
+
+/* Reads the row once: bits of what exceeds the bracket, and this warp's list of what lies in it.  Warps take turns word
+ * by word, so that neighbours, which are alike, spread over all lists. */
 __device__ void sweep(smem_plan &s, const params &p, const uint32_t *row, const bracket &b, uint32_t *bits, list &own)
 {
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, words = 2 * (int)p.words, over = 0;
-    for (int word = warp; word < words; word += AHEAD * WARPS) {
-        int j = word * 32 + lane;
-        const uint32_t *from = row + j;
-        uint32_t key[AHEAD];
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) key[i] = j + i * THREADS < p.N ? __ldcs(from + i * THREADS) : 0;
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++, j += THREADS) {
-            int larger = j < p.N && key[i] > b.high, inside = j < p.N && key[i] - b.low <= b.high - b.low;
-            uint32_t set = __ballot_sync(~0u, larger), join = __ballot_sync(~0u, inside);
-            int at = own.count + __popc(join & ((1u << lane) - 1));
-            if (inside && at < own.capacity) own.entries[at] = make_uint2(key[i], j);
-            own.count += __popc(join);
-            over += larger;
-            if (lane == 0 && word + i * WARPS < words) bits[word + i * WARPS] = set;
-        }
-    }
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, over = 0;
+    for (int word = warp; word < 2 * p.words; word += AHEAD * WARPS)
+        if ((word + (AHEAD - 1) * WARPS + 1) * 32 <= p.N && own.count + AHEAD * 32 <= own.capacity)
+            sweep_words<0>(p, row, b, word, bits, own);
+        else
+            sweep_words<1>(p, row, b, word, bits, own);
+    __syncwarp();
+    for (int word = warp + lane * WARPS; word < 2 * p.words; word += 32 * WARPS) over += __popc(bits[word]);
     over = __reduce_add_sync(~0u, over);
     if (lane == 0) {
         s.over[warp] = over;
@@ -180,6 +195,7 @@ __device__ int keep_by_sweep(smem_plan &s, const params &p, const uint32_t *row,
 
     while (b.low < b.high && b.above + b.inside > p.K) {
         int shift = bin_shift(b);
+#pragma unroll 2
         for (int i = lane; i < own.count; i += 32) count(s, b, shift, own.entries[i].x);
         narrow(s, b, shift, p.K, p.K);
     }
@@ -187,13 +203,16 @@ __device__ int keep_by_sweep(smem_plan &s, const params &p, const uint32_t *row,
     bracket last = { 0, ~0u, 0, b.inside }; /* of ~index of the keys in [low, high] */
     while (last.above + last.inside > ties) {
         int shift = bin_shift(last);
+#pragma unroll 2
         for (int i = lane; i < own.count; i += 32)
             if (own.entries[i].x == b.low) count(s, last, shift, ~own.entries[i].y);
         narrow(s, last, shift, ties, ties);
     }
+#pragma unroll 2
     for (int i = lane; i < own.count; i += 32) {
         uint2 entry = own.entries[i];
-        if (entry.x > b.high || (entry.x >= b.low && ~entry.y >= last.low)) atomicOr(&bits[entry.y / 32], 1u << entry.y % 32);
+        if (entry.x > b.high || (entry.x >= b.low && ~entry.y >= last.low))
+            atomicOr(&bits[entry.y / 32], 1u << entry.y % 32);
     }
     __syncthreads();
     for (int word = threadIdx.x; word < p.words; word += THREADS)
@@ -230,7 +249,7 @@ __device__ void keep_by_reading(smem_plan &s, const params &p, const uint32_t *r
     }
 }
 
-__global__ void __launch_bounds__(THREADS, 3) top(const params p)
+__global__ void __launch_bounds__(THREADS, BLOCKS) top(const params p)
 {
     extern __shared__ __align__(16) unsigned char raw[];
     smem_plan &s = *(smem_plan *)raw;
@@ -243,8 +262,9 @@ __global__ void __launch_bounds__(THREADS, 3) top(const params p)
 
 } // namespace
 
-/* Ranks and capacity.  A threshold of rank K among N has the rank K / N SAMPLES in the sample, with a standard deviation of
- * sqrt(SAMPLES p (1 - p)) or, strata being alike inside, less; 3.5 of them either way miss one row in 2000 at most. */
+/* Ranks and capacity.  A threshold of rank K among N has the rank K / N SAMPLES in the sample, with a standard
+ * deviation of sqrt(SAMPLES p (1 - p)) or, strata being alike inside, less; 3.5 of them either way miss one row in 2000
+ * at most. */
 extern "C" cudaError_t mcsa_cuda_top(const mcsa_cuda_top_job *job, cudaStream_t stream)
 {
     params p = { (const uint32_t *)job->mass, job->pitch, (job->N + 63) / 64, job->N, job->K, 0, 0, 0, job->kept };
@@ -254,7 +274,7 @@ extern "C" cudaError_t mcsa_cuda_top(const mcsa_cuda_top_job *job, cudaStream_t 
         p.first = (int)floor(share * SAMPLES - margin);
         p.last = (int)ceil(share * SAMPLES + margin);
         double expected = 1.25 * 2 * margin / SAMPLES * job->N / WARPS; /* narrowing stops a quarter early */
-        p.listed = (int)fmin(MAX_LISTED, 64 * ceil((1.2 * expected + 128) / 64));
+        p.listed = (int)fmin(MAX_LISTED, 64 * ceil((1.5 * expected + 128) / 64));
         bytes += p.words * sizeof(uint64_t) + (size_t)WARPS * p.listed * sizeof(uint2);
         cudaError_t error = cudaFuncSetAttribute(top, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
         if (error != cudaSuccess) return error;

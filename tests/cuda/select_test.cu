@@ -14,11 +14,11 @@
  *
  * A_i = sum_d |q_id k_jd|: products are exact; a wgmma step adds 16 of them to the sum after aligning all 17 to the
  * largest, each cut below 2u of it.  3u: the factor scale log2(e) is rounded twice and multiplied.  3u |lse|: log2(e)
- * rounded and multiplied.  u |x|: the fused multiply-add.  e: of exp2, 3.7e-6, the polynomial's (MUFU: 2^-22).  40 u: 32
- * additions in a thread, 2 across, and slack.  2^-125: results below 2^-126 are cut off.
+ * rounded and multiplied.  u |x|: the fused multiply-add.  e: of exp2, 3.7e-6, the polynomial's (MUFU: 2^-22).  40 u:
+ * 32 additions in a thread, 2 across, and slack.  2^-125: results below 2^-126 are cut off.
  *
- * Chosen keys: with m' the kernel's masses and |m' - m| <= e, the K-th largest m' is no less than that of m - e and no more
- * than that of m + e; kept keys must have m + e no less than the first, others m - e no more than the second.
+ * Chosen keys: with m' the kernel's masses and |m' - m| <= e, the K-th largest m' is no less than that of m - e and no
+ * more than that of m + e; kept keys must have m + e no less than the first, others m - e no more than the second.
  * Against the very masses that the kernel made, the bits must be equal to those of the CPU's selection. */
 #include "check.h"
 #include "cuda/kernels.h"
@@ -181,7 +181,7 @@ static void make_problem(problem *p, int lse_stride, int spread, uint64_t seed)
     make_order(p, seed);
     p->lse = check_buffer_make((size_t)p->H * p->N * sizeof(float));
     reference_lse<<<dim3((p->N + LSE_QUERIES - 1) / LSE_QUERIES, p->H), LSE_THREADS>>>(p->x, p->q, p->k, lse_stride,
-                                                                                  (float *)p->lse.data);
+                                                                                       (float *)p->lse.data);
     CHECK_CUDA(cudaGetLastError());
     CHECK_CUDA(cudaDeviceSynchronize());
 }
@@ -374,8 +374,9 @@ static void check_select(problem p, int spread, int samples)
     snprintf(name, sizeof name, "N %d D %d %s %s%s", N, p.D, p.bf16 ? "bf16" : "fp16", kinds[p.kind],
              spread ? " spread" : "");
     check_buffer mass = check_buffer_make(rows * pitch * 4), twin = check_buffer_make(rows * pitch * 4);
-    mcsa_cuda_mass_job job = { &p.x,           (const float *)p.lse.data, (const int32_t *)p.order.data, head, heads,
-                               (float *)mass.data, pitch };
+    mcsa_cuda_mass_job job = {
+        &p.x, (const float *)p.lse.data, (const int32_t *)p.order.data, head, heads, (float *)mass.data, pitch
+    };
     CHECK_CUDA(mcsa_cuda_mass(&job, 0));
     job.mass = (float *)twin.data;
     CHECK_CUDA(mcsa_cuda_mass(&job, 0));
