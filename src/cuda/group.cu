@@ -1,6 +1,6 @@
 /* group.cu - Fast PDDP on the GPU: the levels of the tree as launches.
  *
- * Nodes of more than GROUP_LEAF groups are split level by level with three kernels: directions from a sample
+ * Nodes of more than group_leaf_groups groups are split level by level with three kernels: directions from a sample
  * (group_direction.cu), projections of all rows, and the split at the exact rank (group_partition.cu).  The subtrees
  * below are done in one kernel that reads its rows once (group_leaf.cu).  At 75,600 rows that is seven levels and three
  * in the leaves: 22 launches, none of which needs the host. */
@@ -13,10 +13,10 @@ static size_t take(size_t *used, size_t bytes)
     return at;
 }
 
-static int upper_levels(int G)
+static int upper_levels(int G, int D)
 {
     int depth = 0;
-    while (group_largest(G, depth) > GROUP_LEAF) depth++;
+    while (group_largest(G, depth) > group_leaf_groups(D)) depth++;
     return depth;
 }
 
@@ -24,7 +24,7 @@ static int upper_levels(int G)
 static size_t carve(const mcsa_dims *dims, char *data, group_level *level, int32_t **order)
 {
     size_t used = 0, rows = (size_t)dims->H * (size_t)dims->N;
-    size_t nodes = (size_t)dims->H << upper_levels((dims->N + GROUP_C - 1) / GROUP_C);
+    size_t nodes = (size_t)dims->H << upper_levels((dims->N + GROUP_C - 1) / GROUP_C, dims->D);
     size_t direction = take(&used, nodes * (size_t)dims->D * sizeof(float));
     size_t projection = take(&used, rows * sizeof(float));
     size_t candidate = take(&used, rows * sizeof(uint32_t));
@@ -56,7 +56,7 @@ cudaError_t mcsa_cuda_group(const mcsa_qkv *x, int32_t *order, void *scratch, cu
     int32_t *other = NULL;
     carve(dims, (char *)scratch, &level, &other);
     cudaError_t error;
-    int depth = upper_levels(level.G);
+    int depth = upper_levels(level.G, level.D);
     for (level.depth = 0; level.depth < depth; level.depth++) {
         level.to = level.depth % 2 ? other : order;
         if ((error = group_direction(&level, dims->dtype, stream)) != cudaSuccess) return error;

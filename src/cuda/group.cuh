@@ -9,10 +9,14 @@
 
 enum {
     GROUP_C = MCSA_CUDA_C,
-    GROUP_LEAF = 3, /* groups of a node whose rows fit shared memory twice: 2 x 384 x 256 B = 192 KiB */
-    GROUP_LEAF_ROWS = GROUP_LEAF * GROUP_C,
     GROUP_SAMPLE = 4096 /* rows that choose the direction of a larger node */
 };
+
+/* Groups of a node whose rows fit shared memory twice: 2 x 384 x 256 B = 192 KiB. */
+static constexpr __host__ __device__ int group_leaf_groups(int D)
+{
+    return 3 * 128 / D;
+}
 
 /* One level of the upper tree, or all levels below it. */
 typedef struct group_level {

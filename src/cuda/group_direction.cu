@@ -58,6 +58,7 @@ static __global__ void __launch_bounds__(PCA_THREADS, 2) direction_kernel(const 
     const uint16_t *head = (const uint16_t *)level.q + h * level.head_stride;
     const int32_t *from = level.from ? level.from + (int64_t)h * level.N + node.first * GROUP_C : NULL;
     for (int i = threadIdx.x; i < RING * TILE; i += PCA_THREADS) rows[i / TILE][i % TILE] = sample_row(i, count, from);
+    pca_ones<T>(&shared);
     __syncthreads();
     for (int tile = 0; tile < RING - 1; tile++) {
         copy_tile<D>(rows_address(ring) + tile * BYTES, head, level.row_stride, rows[tile]);
@@ -68,12 +69,13 @@ static __global__ void __launch_bounds__(PCA_THREADS, 2) direction_kernel(const 
     for (int tile = 0; tile < tiles; tile++) {
         rows_wait<RING - 2>();
         __syncthreads(); /* tile is there, the place of tile - 1 is free, and the list of tile + RING - 1 is written */
+        pca_add<T, D, TILE>(block, ring + tile % RING * BYTES, 0, &shared);
         int next = tile + RING - 1, row = -1;
         if (next < tiles)
             copy_tile<D>(rows_address(ring) + next % RING * BYTES, head, level.row_stride, rows[next % LISTS]);
         rows_commit();
         if (threadIdx.x < TILE) row = sample_row((next + 1) * TILE + threadIdx.x, count, from);
-        pca_add<T, D, TILE>(block, ring + tile % RING * BYTES, 0);
+        pca_wait(block);
         if (threadIdx.x < TILE) rows[(next + 1) % LISTS][threadIdx.x] = row;
     }
     pca_direction<D>(block, sample, &shared);

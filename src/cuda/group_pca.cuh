@@ -1,10 +1,11 @@
 /* group_pca.cuh - the principal direction of rows in shared memory, by one CTA of two warpgroups.
  *
  * The Gram matrix X^T X is made by wgmma, both operands transposed views of the same rows: warpgroup w makes rows
- * [64 w, 64 w + 64) of the D x D result in registers (at D = 64 the second repeats the first).  While the tensor
- * cores run, all threads add up columns on ordinary units.  Then every thread centres what it holds,
- * C = X^T X - s s^T / n, and C is multiplied PCA_PRODUCTS times with a vector in shared memory; a row of the result
- * lies in four lanes of one warp, so a product is 64 multiply-adds, two shuffles and one barrier.
+ * [64 w, 64 w + 64) of the D x D result in registers (at D = 64 the second repeats the first).  Another wgmma, of 8
+ * columns of ones, makes the column sums s: adding them up from shared memory took as long as the Gram matrix, since
+ * that uses three quarters of its bandwidth.  Then every thread centres what it holds, C = X^T X - s s^T / n, and C is
+ * multiplied PCA_PRODUCTS times with a vector in shared memory; a row of the result lies in four lanes of one warp, so
+ * a product is 64 multiply-adds, two shuffles and one barrier.
  *
  * C is divided by its largest diagonal element, so the largest eigenvalue is in [1, D] and the vector, which starts at
  * the unit vector of that element, neither vanishes nor overflows in 8 products: D^8 < 1e17.
@@ -21,25 +22,32 @@
 enum { PCA_THREADS = 256, PCA_WARPS = PCA_THREADS / 32, PCA_ROWS = 128, PCA_PRODUCTS = 8 };
 
 typedef struct pca_shared {
-    float part[PCA_WARPS][128]; /* column sums of each warp's rows */
+    __align__(1024) uint32_t ones[256]; /* pairs of ones: an operand [8, 64] */
     float sum[128], diagonal[128];
     float vector[2][128];
     uint32_t split[3][64]; /* pairs of the vector's elements as 16-bit floats: rounded, what that left, zeros */
 } pca_shared;
 
 /* What one thread holds: rows r and r + 8 of the matrix, r = 16 warp + lane / 4, columns 8 j + 2 (lane % 4) (+ 1) in
- * gram[4 j] ..., and the sums of 8 columns over some rows. */
+ * gram[4 j] ..., and the sums of columns r and r + 8 of X in sum[0] and sum[2]. */
 template <int D> struct pca_block {
     float gram[D / 2];
-    float column[8];
+    float sum[4];
 };
+
+/* Once per CTA, before a barrier. */
+template <typename T> static __device__ __forceinline__ void pca_ones(pca_shared *shared)
+{
+    for (int i = threadIdx.x; i < 256; i += PCA_THREADS) shared->ones[i] = wgmma_pack<T>(1.0f, 1.0f);
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 template <int D> static __device__ __forceinline__ void pca_begin(pca_block<D> &block)
 {
 #pragma unroll
     for (int i = 0; i < D / 2; i++) block.gram[i] = 0;
 #pragma unroll
-    for (int i = 0; i < 8; i++) block.column[i] = 0;
+    for (int i = 0; i < 4; i++) block.sum[i] = 0;
 }
 
 /* d [64, N] += A^T B of 16 rows, A [16, 64] and B [16, N] by descriptor, N twice the length of d. */
@@ -71,60 +79,66 @@ template <typename T> static __device__ __forceinline__ void pca_gram(float (&d)
 
 #undef PCA_GRAM
 
-/* Adds rows [first, first + PCA_ROWS) of a tile of R rows; 8 divides first.  All threads have waited for the rows; on
- * return the tile may be overwritten after a barrier. */
-template <typename T, int D, int R>
-static __device__ __forceinline__ void pca_add(pca_block<D> &block, const char *tile, int first)
+/* d [64, 8] += A^T B of 16 rows, A [16, 64] and B [8, 16] of ones by descriptor. */
+#define PCA_SUM(TYPE)                                                       \
+    asm volatile("{\n"                                                      \
+                 ".reg .pred p;\n"                                          \
+                 "setp.eq.u32 p, 0, 0;\n"                                   \
+                 "wgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE \
+                 " {%0, %1, %2, %3}, %4, %5, p, 1, 1, 1, 0;\n"              \
+                 "}"                                                        \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])           \
+                 : "l"(a), "l"(b))
+
+template <typename T> static __device__ __forceinline__ void pca_sum(float (&d)[4], uint64_t a, uint64_t b)
 {
-    constexpr int CHUNKS = D / 8, ROWS = PCA_THREADS / CHUNKS; /* of one pass of all threads */
-    uint32_t at = rows_address(tile) + first * 128;
-    uint64_t b = wgmma_descriptor(at, R * 128);
-    uint64_t a = wgmma_descriptor(at + threadIdx.x / 128 % (D / 64) * (R * 128), R * 128);
-    wgmma_hold(block.gram);
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < PCA_ROWS / 16; step++) pca_gram<T>(block.gram, a + 128 * step, b + 128 * step);
-    wgmma_commit();
-    int c = threadIdx.x % CHUNKS;
-#pragma unroll 4
-    for (int r = threadIdx.x / CHUNKS; r < PCA_ROWS; r += ROWS) {
-        float x[8];
-        rows_unpack<T>(x, *(const uint4 *)(tile + rows_offset<R>(first + r, c)));
-#pragma unroll
-        for (int i = 0; i < 8; i++) block.column[i] += x[i];
-    }
-    wgmma_wait<0>();
-    wgmma_hold(block.gram);
+    if constexpr (wgmma_type<T>::bf16)
+        PCA_SUM("bf16");
+    else
+        PCA_SUM("f16");
 }
 
-/* shared->sum */
-template <int D> static __device__ __forceinline__ void pca_sum(pca_block<D> &block, pca_shared *shared)
+#undef PCA_SUM
+
+/* Starts to add rows [first, first + PCA_ROWS) of a tile of R rows; 8 divides first.  All threads have waited for the
+ * rows. */
+template <typename T, int D, int R>
+static __device__ __forceinline__ void pca_add(pca_block<D> &block, const char *tile, int first,
+                                               const pca_shared *shared)
 {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t at = rows_address(tile) + first * 128;
+    uint64_t b = wgmma_descriptor(at, R * 128), ones = wgmma_descriptor(rows_address(shared->ones), 16);
+    uint64_t a = wgmma_descriptor(at + threadIdx.x / 128 % (D / 64) * (R * 128), R * 128);
+    wgmma_hold(block.gram);
+    wgmma_hold(block.sum);
+    wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-#pragma unroll
-        for (int mask = 16; mask >= D / 8; mask /= 2) block.column[i] += __shfl_xor_sync(~0u, block.column[i], mask);
-    if (lane < D / 8)
-#pragma unroll
-        for (int i = 0; i < 8; i++) shared->part[warp][8 * lane + i] = block.column[i];
-    __syncthreads();
-    if (threadIdx.x < D) {
-        float sum = 0;
-#pragma unroll
-        for (int w = 0; w < PCA_WARPS; w++) sum += shared->part[w][threadIdx.x];
-        shared->sum[threadIdx.x] = sum;
+    for (int step = 0; step < PCA_ROWS / 16; step++) {
+        pca_gram<T>(block.gram, a + 128 * step, b + 128 * step);
+        pca_sum<T>(block.sum, a + 128 * step, ones);
     }
-    __syncthreads();
+    wgmma_commit();
+}
+
+/* Waits for what pca_add started; after a barrier the tile may be overwritten. */
+template <int D> static __device__ __forceinline__ void pca_wait(pca_block<D> &block)
+{
+    wgmma_wait<0>();
+    wgmma_hold(block.gram);
+    wgmma_hold(block.sum);
 }
 
 /* gram -> C / its largest diagonal element; vector[0] -> the unit vector of that element. */
 template <int D> static __device__ __forceinline__ void pca_centre(pca_block<D> &block, int count, pca_shared *shared)
 {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = 16 * warp + lane / 4, column = 2 * (lane % 4);
+    if (row < D && lane % 4 == 0) {
+        shared->sum[row] = block.sum[0];
+        shared->sum[row + 8] = block.sum[2];
+    }
+    __syncthreads();
     if (row < D) {
-        float inverse = -1.0f / (float)count, upper = shared->sum[row] * inverse,
-              lower = shared->sum[row + 8] * inverse;
+        float inverse = -1.0f / (float)count, upper = block.sum[0] * inverse, lower = block.sum[2] * inverse;
 #pragma unroll
         for (int j = 0; j < D / 8; j++) {
             float2 sum = *(const float2 *)&shared->sum[column + 8 * j];
@@ -179,7 +193,6 @@ static __device__ __forceinline__ void pca_multiply(const pca_block<D> &block, c
 template <int D>
 static __device__ __forceinline__ void pca_direction(pca_block<D> &block, int count, pca_shared *shared)
 {
-    pca_sum<D>(block, shared);
     pca_centre<D>(block, count, shared);
     for (int product = 0; product < PCA_PRODUCTS; product++) {
         pca_multiply<D>(block, shared->vector[product % 2], shared->vector[1 - product % 2]);

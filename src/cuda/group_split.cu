@@ -16,6 +16,9 @@
  * split_kernel, one CTA per (node, head), does both for nodes whose projections fit shared memory several times: some
  * CTAs of an SM wait for rows while others split.
  *
+ * Kernels that read rows take heads alternately from the first and from the last, so that each finds in L2 what the one
+ * before it read last: two heads of 75,600 rows.
+ *
  * Equal bins instead of leading bits of the floats: bell-shaped projections fill a dozen exponents but hundreds of
  * bins, and atomics on one counter serialise.  Outliers only make step 4 longer. */
 #include "group_kth.cuh"
@@ -113,11 +116,11 @@ template <int WARPS> static __device__ __forceinline__ void find_bin(int want, p
 /* x: [n] projections of the node's rows, in shared or device memory.  All threads have synced since they were written.
  */
 template <int WARPS>
-static __device__ __forceinline__ void partition(const group_level &level, group_node node, const float *x,
+static __device__ __forceinline__ void partition(const group_level &level, int h, group_node node, const float *x,
                                                  partition_shared &shared)
 {
     int n = group_node_rows(level.N, node), left = (node.groups + 1) / 2 * GROUP_C;
-    int64_t at = (int64_t)blockIdx.y * level.N + node.first * GROUP_C;
+    int64_t at = (int64_t)h * level.N + node.first * GROUP_C;
     uint32_t *kept = level.candidate + at;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int run = (n + 32 * WARPS - 1) / (32 * WARPS) * 32, begin = min(warp * run, n), end = min(begin + run, n);
@@ -200,7 +203,8 @@ static __global__ void __launch_bounds__(32 * WARPS) partition_kernel(const __gr
 {
     __shared__ partition_shared shared;
     group_node node = group_node_at(level.G, level.depth, blockIdx.x);
-    partition<WARPS>(level, node, level.projection + (int64_t)blockIdx.y * level.N + node.first * GROUP_C, shared);
+    int h = blockIdx.y;
+    partition<WARPS>(level, h, node, level.projection + (int64_t)h * level.N + node.first * GROUP_C, shared);
 }
 
 static __device__ __forceinline__ int node_of_group(const group_level &level, int group)
@@ -218,7 +222,7 @@ static __device__ __forceinline__ int node_of_group(const group_level &level, in
 template <typename T, int D>
 static __global__ void __launch_bounds__(32 * PROJECT_WARPS) project_kernel(const __grid_constant__ group_level level)
 {
-    int h = blockIdx.y, first = blockIdx.x * GROUP_C + threadIdx.x / 32 * PROJECT_ROWS;
+    int h = gridDim.y - 1 - blockIdx.y, first = blockIdx.x * GROUP_C + threadIdx.x / 32 * PROJECT_ROWS;
     int64_t node = (int64_t)h << level.depth | node_of_group(level, blockIdx.x);
     float v[8];
     project_direction<D>(v, level.direction + node * D);
@@ -233,7 +237,7 @@ static __global__ void __launch_bounds__(32 * PROJECT_WARPS) split_kernel(const 
     __shared__ partition_shared shared;
     __shared__ float x[SPLIT_GROUPS * GROUP_C];
     group_node node = group_node_at(level.G, level.depth, blockIdx.x);
-    int h = blockIdx.y, start = node.first * GROUP_C, end = start + group_node_rows(level.N, node);
+    int h = gridDim.y - 1 - blockIdx.y, start = node.first * GROUP_C, end = start + group_node_rows(level.N, node);
     float v[8];
     project_direction<D>(v, level.direction + ((int64_t)h * gridDim.x + blockIdx.x) * D);
     for (int first = start + threadIdx.x / 32 * PROJECT_ROWS; first < end; first += GROUP_C) {
@@ -242,7 +246,7 @@ static __global__ void __launch_bounds__(32 * PROJECT_WARPS) split_kernel(const 
         if (row < PROJECT_ROWS && first + row < end) x[first + row - start] = mine;
     }
     __syncthreads();
-    partition<PROJECT_WARPS>(level, node, x, shared);
+    partition<PROJECT_WARPS>(level, h, node, x, shared);
 }
 
 template <typename T, int D> static cudaError_t split(const group_level *level, cudaStream_t stream)
