@@ -10,9 +10,9 @@
  *     q_full, k_full, v_full    count 128: every gathering thread arrives when its own copies have landed
  *     q_empty, k_empty, v_empty count 8: one lane per consumer warp
  *
- * Gathering thread t copies 16-byte chunk t mod (D / 8) of rows t / (D / 8) + i step, step = 1024 / D a multiple of 8,
- * so that its place in the swizzle is the same for all of them.  The D / 8 threads that share rows hold each others'
- * row numbers, one coalesced load per thread, and pass them round by shuffles. */
+ * Gathering thread t copies the 16-byte chunk t mod 8 of each slab of rows t / 8 + 16 i, so that its place in the
+ * swizzle is the same for all of them.  The 8 threads that share rows hold each others' row numbers, one load per
+ * thread and 8 rows, and pass them round by shuffles. */
 #include "attend_tile.cuh"
 #include "fragment.cuh"
 #include "gather.cuh"
@@ -42,57 +42,55 @@ typedef struct tokens_source {
 } tokens_source;
 
 /* Row numbers of a tile of ROWS rows as one gathering thread holds them, -1 for rows that are not there. */
-template <int D, int ROWS> struct tokens_rows {
-    enum {
-        LANES = D / 8,      /* threads that share a row */
-        STEP = 128 / LANES, /* rows that the warpgroup copies at once */
-        PASSES = ROWS / STEP,
-        HELD = (PASSES + LANES - 1) / LANES
-    };
+enum { TOKENS_LANES = 8 /* threads that share a row */, TOKENS_STEP = 16 /* rows that the warpgroup copies at once */ };
+template <int ROWS> struct tokens_rows {
+    enum { PASSES = ROWS / TOKENS_STEP, HELD = (PASSES + TOKENS_LANES - 1) / TOKENS_LANES };
     int row[HELD];
 };
 
 /* list[0 .. count) */
-template <int D, int ROWS>
-static __device__ __forceinline__ void tokens_read(tokens_rows<D, ROWS> *rows, const int32_t *list, int count)
+template <int ROWS>
+static __device__ __forceinline__ void tokens_read(tokens_rows<ROWS> *rows, const int32_t *list, int count)
 {
-    typedef tokens_rows<D, ROWS> layout;
-    int lane = threadIdx.x % layout::LANES, first = threadIdx.x / layout::LANES;
+    int lane = threadIdx.x % TOKENS_LANES, first = threadIdx.x / TOKENS_LANES;
 #pragma unroll
-    for (int i = 0; i < layout::HELD; i++) {
-        int at = (i * layout::LANES + lane) * layout::STEP + first;
+    for (int i = 0; i < tokens_rows<ROWS>::HELD; i++) {
+        int at = (i * TOKENS_LANES + lane) * TOKENS_STEP + first;
         rows->row[i] = at < count ? __ldg(list + at) : -1;
     }
 }
 
 /* Copies the rows to `tile`, slabs of ROWS rows, from `source`, row 0, `stride` bytes apart.  FULL: none is -1. */
 template <int FULL, int D, int ROWS>
-static __device__ __forceinline__ void tokens_gather(uint16_t *tile, const tokens_rows<D, ROWS> *rows,
-                                                     const char *source, uint32_t stride)
+static __device__ __forceinline__ void tokens_gather(uint16_t *tile, const tokens_rows<ROWS> *rows, const char *source,
+                                                     uint32_t stride)
 {
-    typedef tokens_rows<D, ROWS> layout;
-    int lane = threadIdx.x % layout::LANES, first = threadIdx.x / layout::LANES;
-    uint32_t to = shared_address(tile) + lane / 8 * (ROWS * 128) + first * 128 + (lane % 8 ^ first % 8) * 16;
+    int lane = threadIdx.x % TOKENS_LANES, first = threadIdx.x / TOKENS_LANES;
+    uint32_t to = shared_address(tile) + first * 128 + (lane ^ first % 8) * 16;
     source += lane * 16;
 #pragma unroll
-    for (int i = 0; i < layout::PASSES; i++) {
-        int row = __shfl_sync(0xffffffff, rows->row[i / layout::LANES], i % layout::LANES, layout::LANES);
-        if (FULL)
-            gather_16(to + i * layout::STEP * 128, source + (uint64_t)(uint32_t)row * stride);
-        else
-            gather_16_or_zero(to + i * layout::STEP * 128, source + (uint64_t)(uint32_t)(row < 0 ? 0 : row) * stride,
-                              row >= 0);
+    for (int i = 0; i < tokens_rows<ROWS>::PASSES; i++) {
+        int row = __shfl_sync(0xffffffff, rows->row[i / TOKENS_LANES], i % TOKENS_LANES, TOKENS_LANES);
+        const char *from = source + (uint64_t)(uint32_t)(FULL || row >= 0 ? row : 0) * stride;
+#pragma unroll
+        for (int slab = 0; slab < D / 64; slab++) {
+            uint32_t line = to + (slab * ROWS + i * TOKENS_STEP) * 128;
+            if (FULL)
+                gather_16(line, from + slab * 128);
+            else
+                gather_16_or_zero(line, from + slab * 128, row >= 0);
+        }
     }
 }
 
 /* One slot: waits until it is free, fills it with block number n of the stream. */
 template <int FULL, int D, int BN>
 static __device__ __forceinline__ void tokens_fill(uint16_t (*slots)[BN * D], uint64_t *full, uint64_t *empty,
-                                                   uint32_t n, const tokens_rows<D, BN> *rows, tokens_source from)
+                                                   uint32_t n, const tokens_rows<BN> *rows, tokens_source from)
 {
     int s = attend_slot(n);
     mbarrier_wait(&empty[s], attend_parity(n) ^ 1);
-    tokens_gather<FULL>(slots[s], rows, from.rows, from.stride);
+    tokens_gather<FULL, D>(slots[s], rows, from.rows, from.stride);
     gather_arrive(&full[s]);
 }
 
@@ -107,30 +105,30 @@ static __device__ __forceinline__ void tokens_produce(attend_shared<D, BN> *sm, 
         const int32_t *keys = job.keys + tile * job.pitch + (int64_t)(blocks - 1) * BN;
         const tokens_source k = { (const char *)job.k + head * job.k_head, job.k_row };
         const tokens_source v = { (const char *)job.v + head * job.v_head, job.v_row };
-        tokens_rows<D, BN> before, now, next;
-        tokens_rows<D, ATTEND_ROWS> queries;
+        tokens_rows<BN> before, now, next;
+        tokens_rows<ATTEND_ROWS> queries;
 
         tokens_read(&now, keys, ragged);
         tokens_read(&queries, job.order + (int64_t)head * job.N + group * ATTEND_ROWS, job.N - group * ATTEND_ROWS);
         if (blocks > 1) tokens_read(&next, keys -= BN, BN);
-        tokens_fill<0>(sm->k, sm->k_full, sm->k_empty, n, &now, k);
+        tokens_fill<0, D>(sm->k, sm->k_full, sm->k_empty, n, &now, k);
         mbarrier_wait(&sm->q_empty, tiles & 1 ^ 1);
-        tokens_gather<0>(sm->q, &queries, (const char *)job.q + head * job.q_head, job.q_row);
+        tokens_gather<0, D>(sm->q, &queries, (const char *)job.q + head * job.q_head, job.q_row);
         gather_arrive(&sm->q_full);
         for (int b = 1; b < blocks; b++, n++) {
             before = now;
             now = next;
             if (b + 1 < blocks) tokens_read(&next, keys -= BN, BN);
-            tokens_fill<1>(sm->k, sm->k_full, sm->k_empty, n + 1, &now, k);
+            tokens_fill<1, D>(sm->k, sm->k_full, sm->k_empty, n + 1, &now, k);
             if (b == 1)
-                tokens_fill<0>(sm->v, sm->v_full, sm->v_empty, n, &before, v);
+                tokens_fill<0, D>(sm->v, sm->v_full, sm->v_empty, n, &before, v);
             else
-                tokens_fill<1>(sm->v, sm->v_full, sm->v_empty, n, &before, v);
+                tokens_fill<1, D>(sm->v, sm->v_full, sm->v_empty, n, &before, v);
         }
         if (blocks == 1)
-            tokens_fill<0>(sm->v, sm->v_full, sm->v_empty, n++, &now, v);
+            tokens_fill<0, D>(sm->v, sm->v_full, sm->v_empty, n++, &now, v);
         else
-            tokens_fill<1>(sm->v, sm->v_full, sm->v_empty, n++, &now, v);
+            tokens_fill<1, D>(sm->v, sm->v_full, sm->v_empty, n++, &now, v);
     }
 }
 
