@@ -10,6 +10,7 @@
 #include "base/memory.h"
 
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
 static mcsa_status check(const dit_wan *model, const dit_generate_options *o, mcsa_error *error)
@@ -46,6 +47,7 @@ static mcsa_status guided_velocity(dit_wan *model, const dit_generate_options *o
     call->context_rows = o->null_rows;
     call->velocity = v->unconditional;
     TRY(dit_wan_forward(model, call, error));
+#pragma omp parallel for schedule(static)
     for (int64_t c = 0; c < count; c++)
         v->conditional[c] = v->unconditional[c] + o->guidance * (v->conditional[c] - v->unconditional[c]);
     return MCSA_OK;
@@ -96,8 +98,11 @@ mcsa_status dit_generate(dit_wan *model, mcsa_run *run, const dit_generate_optio
     if ((status = dit_sampler_create(&sampler, o->sampler, o->steps, o->shift, count, error)) != MCSA_OK) goto done;
     memcpy(v.latent, o->noise, bytes);
 
+    const int threads = omp_get_max_threads();
     const double start = mcsa_seconds();
+    omp_set_num_threads(dit_wan_threads(model));
     status = denoise(model, run, o, sampler, &v, count, error);
+    omp_set_num_threads(threads);
     if (denoise_s) *denoise_s = mcsa_seconds() - start;
     memcpy(latent, v.latent, bytes);
 done:

@@ -132,6 +132,7 @@ static void unipc_step(dit_sampler *s, int i, float *x, const float *velocity)
 {
     const float sigma = s->sigmas[i];
     const move predict = move_from(s, i, 0), correct = i > 0 ? move_from(s, i - 1, 1) : (move){ 0 };
+#pragma omp parallel for schedule(static)
     for (int64_t c = 0; c < s->count; c++) {
         float x0 = x[c] - sigma * velocity[c], here = x[c], m0 = i > 0 ? s->m0[c] : x0;
         if (i > 0)
@@ -151,5 +152,6 @@ void dit_sampler_step(dit_sampler *s, int i, float *x, const float *velocity)
         return;
     }
     const float dt = s->sigmas[i + 1] - s->sigmas[i];
+#pragma omp parallel for schedule(static)
     for (int64_t c = 0; c < s->count; c++) x[c] += dt * velocity[c];
 }

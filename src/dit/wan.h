@@ -30,7 +30,7 @@ typedef struct dit_wan_options {
     int threads;          /* default: what OpenMP would use */
     mcsa_dtype precision; /* MCSA_BF16 or MCSA_F32 to force the arithmetic; default: follow the weights */
     mcsa_isa isa;         /* highest instruction set of norms and RoPE (oneDNN chooses its own); default: the best */
-    mcsa_device device;   /* default: the CPU.  CUDA loads libmcsa_dit_cuda.so; `threads` and `isa` then mean nothing */
+    mcsa_device device;   /* default: the CPU.  CUDA loads libmcsa_dit_cuda.so; `isa` then means nothing */
     int device_index;     /* CUDA: which of the visible GPUs */
     void *stream;         /* CUDA: a cudaStream_t of that GPU, the one of the run; default the legacy default stream */
 } dit_wan_options;
@@ -46,6 +46,7 @@ void dit_wan_free(dit_wan *model);
 const dit_wan_config *dit_wan_describe(const dit_wan *model);
 mcsa_dtype dit_wan_precision(const dit_wan *model);
 mcsa_device dit_wan_device(const dit_wan *model);
+int dit_wan_threads(const dit_wan *model);
 
 /* Bytes of weights, vectors and work memory that the model holds on its device. */
 int64_t dit_wan_bytes(const dit_wan *model);

@@ -292,6 +292,11 @@ mcsa_dtype dit_wan_precision(const dit_wan *model)
     return model->dtype;
 }
 
+int dit_wan_threads(const dit_wan *model)
+{
+    return model->threads;
+}
+
 int64_t dit_wan_bytes(const dit_wan *model)
 {
     return model->weight_bytes + (int64_t)(model->vectors.bytes + model->scratch.bytes + model->rope_tables.bytes);
