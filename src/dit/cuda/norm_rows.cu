@@ -5,8 +5,8 @@
  *     x += gate * update -> store x | sum -> mean | sum of (x - mean)^2 -> rate | (x - mean) rate gain + shift -> out
  *                                   barrier       barrier
  *
- * Bytes of a row: x read and written 8 dim, update 2 dim, out 2 dim.  For [75600, 5120] that is 4.64 GB, 1.1 ms at the
- * 4.2 TB/s that copies reach; gate, gain and shift come from the L1. */
+ * Bytes of a row: x read and written 8 dim, update 2 dim, out 2 dim.  For [75600, 5120] that is 4.64 GB, 1.10 ms at the
+ * 4.2 TB/s that copies reach; gate, gain and shift come from the L1.  Measured on an H200: 1.13 ms. */
 #include "row.cuh"
 
 template <typename Out> static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_row(const dit_norm job)
