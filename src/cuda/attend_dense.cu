@@ -89,7 +89,7 @@ static __device__ __forceinline__ void dense_consume(attend_shared<D, BN> *sm, c
         int head = unit / job.units, tile = unit % job.units * CLUSTER + rank;
         float o[D / 2];
         softmax_rows rows;
-        attend_tile<T, D, BN, CLUSTER>(sm, &at, span, o, &rows);
+        attend_tile<T, D, BN, CLUSTER, 0>(sm, &at, span, o, &rows);
         attend_tile_wait<T, D, BN, CLUSTER>(sm, &at, o);
 #pragma unroll
         for (int i = 0; i < 2; i++) {

@@ -135,8 +135,15 @@ typedef struct attend_span {
     float scale; /* of the scores, times log2 e */
 } attend_span;
 
+/* Waits for a slot.  GATHERED: cp.async filled it, which to wgmma is an ordinary writer. */
+template <int GATHERED> static __device__ __forceinline__ void attend_wait(uint64_t *full, uint32_t parity)
+{
+    mbarrier_wait(full, parity);
+    if (GATHERED) fence_async_shared();
+}
+
 /* O and the softmax rows of one tile, not yet normalised.  The last product is left in flight. */
-template <typename T, int D, int BN, int CLUSTER>
+template <typename T, int D, int BN, int CLUSTER, int GATHERED>
 static __device__ __forceinline__ void attend_tile(attend_shared<D, BN> *sm, attend_cursor *at, attend_span span,
                                                    float (&o)[D / 2], softmax_rows *rows)
 {
@@ -150,8 +157,8 @@ static __device__ __forceinline__ void attend_tile(attend_shared<D, BN> *sm, att
     uint32_t p[BN / 4];
     uint32_t n = at->block;
 
-    mbarrier_wait(&sm->q_full, at->tile & 1);
-    mbarrier_wait(&sm->k_full[attend_slot(n)], attend_parity(n));
+    attend_wait<GATHERED>(&sm->q_full, at->tile & 1);
+    attend_wait<GATHERED>(&sm->k_full[attend_slot(n)], attend_parity(n));
     wgmma_fence();
     attend_scores<T, D, BN>(s, q, k + attend_slot(n) * slot);
     wgmma_commit();
@@ -167,11 +174,11 @@ static __device__ __forceinline__ void attend_tile(attend_shared<D, BN> *sm, att
 
     for (int left = span.blocks - 1; left > 0; left--, n++) {
         named_barrier_sync(turn, 256);
-        mbarrier_wait(&sm->k_full[attend_slot(n + 1)], attend_parity(n + 1));
+        attend_wait<GATHERED>(&sm->k_full[attend_slot(n + 1)], attend_parity(n + 1));
         wgmma_fence();
         attend_scores<T, D, BN>(s, q, k + attend_slot(n + 1) * slot);
         wgmma_commit();
-        mbarrier_wait(&sm->v_full[attend_slot(n)], attend_parity(n));
+        attend_wait<GATHERED>(&sm->v_full[attend_slot(n)], attend_parity(n));
         wgmma_fence();
         attend_values<T, D, BN>(o, p, v + attend_slot(n) * slot);
         wgmma_commit();
@@ -191,7 +198,7 @@ static __device__ __forceinline__ void attend_tile(attend_shared<D, BN> *sm, att
         softmax_shrink(o, shrink);
     }
 
-    mbarrier_wait(&sm->v_full[attend_slot(n)], attend_parity(n));
+    attend_wait<GATHERED>(&sm->v_full[attend_slot(n)], attend_parity(n));
     wgmma_fence();
     attend_values<T, D, BN>(o, p, v + attend_slot(n) * slot);
     wgmma_commit();

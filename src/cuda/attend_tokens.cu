@@ -145,7 +145,7 @@ static __device__ __forceinline__ void tokens_consume(attend_shared<D, BN> *sm, 
         int head = tile / job.G;
         float o[D / 2];
         softmax_rows rows;
-        attend_tile<T, D, BN, 1>(sm, &at, span, o, &rows);
+        attend_tile<T, D, BN, 1, 1>(sm, &at, span, o, &rows);
 
         T *out[2];
         __nv_bfloat16 *residual[2];

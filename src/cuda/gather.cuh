@@ -1,7 +1,7 @@
 /* gather.cuh - single rows from device memory to swizzled shared memory with cp.async.
  *
- * The tile is laid out as wgmma.cuh wants it.  A warp copies two rows of 128 columns, or four of 64, per instruction:
- * 8 lanes fill one 128-byte line of a slab, so the writes meet no bank twice. */
+ * The tile is laid out as wgmma.cuh wants it.  Copies are of 16 bytes a lane; 8 lanes fill one 128-byte line of a slab,
+ * so that the writes meet no bank twice.  TMA cannot take over: it needs 7 clocks for a box of one line. */
 #ifndef MCSA_CUDA_GATHER_CUH
 #define MCSA_CUDA_GATHER_CUH
 
