@@ -31,9 +31,19 @@ double bench_element(const mcsa_tensor *t, int64_t h, int64_t n, int64_t d);
 /* Operations of dense attention. */
 double bench_dense_operations(const bench_shape *shape);
 
+/* The larger of two shares of a bound; NaN is the worst and stays. */
+static inline double bench_worse(double worst, double used)
+{
+    return used <= worst || worst != worst ? worst : used;
+}
+
 /* Compares sampled rows of out with attention in double over the kept keys (all when kept is NULL), by the bound of
- * docs/NUMERICS.md.  Returns the largest share of the bound that was used; above 1 is wrong. */
+ * docs/NUMERICS.md, and rows of 16-bit numbers also by 4 units of rounding of their own size.  Returns the largest
+ * share of a bound that was used; above 1 is wrong. */
 double bench_check_rows(const bench_problem *problem, const mcsa_selection *selection);
+
+/* Keys that a group keeps at a density. */
+int bench_selection_keys(int tokens, float density);
 
 /* Room for the groups and kept keys of a shape at a density. */
 mcsa_status bench_selection_open(mcsa_selection *s, mcsa_memory *memory, const bench_shape *shape, float density,
@@ -44,6 +54,10 @@ void bench_selection_shuffle(mcsa_selection *s, int run);
 
 /* Whether each head's order holds every query once. */
 int bench_is_permutation(const mcsa_selection *s);
+
+/* Sum over the groups of s of squared distances of queries to the mean of their group; of groups in file order when
+ * `ordered` is 0. */
+double bench_scatter(const bench_problem *problem, const mcsa_selection *s, int ordered);
 
 /* Whether sampled groups keep exactly K keys, and none that has less mass than a dropped one by more than the rounding
  * of FP32 arithmetic and of probabilities by `rounding`. */

@@ -120,7 +120,7 @@ static int gives_dense_back(form_case *f, double step)
             double got = bench_element(&c->problem.out, row / dims->N, row % dims->N, d);
             double bound = step * largest + u * (2 * fabs(dense[d]) + fabs(bare[d])) + 0x1p-20;
             double used = fabs(got - dense[d]) / bound;
-            if (!(used <= worst)) worst = used;
+            worst = bench_worse(worst, used);
         }
     }
     return worst <= 1;

@@ -5,12 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+int bench_selection_keys(int tokens, float density)
+{
+    int K = (int)(density * (float)tokens + 0.5f);
+    return K < 1 ? 1 : K;
+}
+
 mcsa_status bench_selection_open(mcsa_selection *s, mcsa_memory *memory, const bench_shape *shape, float density,
                                  mcsa_error *error)
 {
-    int N = shape->tokens, G = (N + shape->group - 1) / shape->group, K = (int)(density * (float)N + 0.5f);
+    int N = shape->tokens, G = (N + shape->group - 1) / shape->group, K = bench_selection_keys(N, density);
     *s = (mcsa_selection){
-        .H = shape->heads, .N = N, .C = shape->group, .G = G, .K = K < 1 ? 1 : K, .words = ((int64_t)N + 63) / 64
+        .H = shape->heads, .N = N, .C = shape->group, .G = G, .K = K, .words = ((int64_t)N + 63) / 64
     };
     size_t order = (sizeof *s->order * (size_t)s->H * (size_t)N + 63) / 64 * 64;
     size_t kept = sizeof *s->kept * (size_t)s->H * (size_t)G * (size_t)s->words;
@@ -67,6 +73,25 @@ int bench_is_permutation(const mcsa_selection *s)
     return good && seen;
 }
 
+double bench_scatter(const bench_problem *p, const mcsa_selection *s, int ordered)
+{
+    const mcsa_dims *dims = &p->x.dims;
+    double total = 0;
+    for (int h = 0; h < s->H; h++)
+        for (int g = 0; g < s->G; g++)
+            for (int d = 0; d < dims->D; d++) {
+                double sum = 0, squares = 0, count = mcsa_group_size(s, g);
+                for (int i = 0; i < (int)count; i++) {
+                    int64_t at = (int64_t)g * s->C + i;
+                    double q = bench_element(&p->q, h, ordered ? s->order[(int64_t)h * dims->N + at] : at, d);
+                    sum += q;
+                    squares += q * q;
+                }
+                total += squares - sum * sum / count;
+            }
+    return total;
+}
+
 /* mass [N] of group g of head h, in double.  score: [N], scratch. */
 static void exact_mass(const bench_problem *p, const mcsa_selection *s, int h, int g, double *mass, double *score)
 {
@@ -75,6 +100,7 @@ static void exact_mass(const bench_problem *p, const mcsa_selection *s, int h, i
     for (int i = 0; i < mcsa_group_size(s, g); i++) {
         int query = s->order[(int64_t)h * dims->N + (int64_t)g * s->C + i];
         double max = -INFINITY, sum = 0;
+#pragma omp parallel for reduction(max : max)
         for (int j = 0; j < dims->N; j++) {
             score[j] = 0;
             for (int d = 0; d < dims->D; d++)
@@ -82,8 +108,9 @@ static void exact_mass(const bench_problem *p, const mcsa_selection *s, int h, i
             score[j] *= (double)p->x.scale;
             max = score[j] > max ? score[j] : max;
         }
-        for (int j = 0; j < dims->N; j++) sum += exp(score[j] - max);
-        for (int j = 0; j < dims->N; j++) mass[j] += exp(score[j] - max) / sum;
+#pragma omp parallel for reduction(+ : sum)
+        for (int j = 0; j < dims->N; j++) sum += score[j] = exp(score[j] - max);
+        for (int j = 0; j < dims->N; j++) mass[j] += score[j] / sum;
     }
 }
 
