@@ -46,6 +46,7 @@ mcsa_status bench_attend(const bench_plan *plan, bench_table *table, mcsa_error 
 {
     bench_problem problem;
     sparse_case sparse[2 * BENCH_DENSITIES] = { 0 };
+    if (plan->device == MCSA_DEVICE_CUDA) return bench_attend_cuda(plan, table, error);
     TRY(bench_problem_open(&problem, &plan->shape, 0, error));
     bench_case *dense = bench_add(table, "dense with LSE");
     dense->run = run_dense;

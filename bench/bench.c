@@ -52,11 +52,15 @@ void bench_summarise(bench_case *one, double *seconds, int count)
 /* round: the seconds of all cases so far */
 static double measure(const bench_case *one, const double *round)
 {
-    if (one->stage) return *one->stage;
-    if (!one->run) return round[one->whole] - round[one->part];
     double begin = mcsa_seconds();
-    one->run(one->context);
-    return mcsa_seconds() - begin;
+    if (one->run) one->run(one->context);
+    if (one->stage) return *one->stage;
+    return one->run ? mcsa_seconds() - begin : round[one->whole] - round[one->part];
+}
+
+static int timed(const bench_case *one)
+{
+    return !one->wrong && !one->missing[0];
 }
 
 mcsa_status bench_run(bench_table *table, int repeats, mcsa_error *error)
@@ -66,12 +70,12 @@ mcsa_status bench_run(bench_table *table, int repeats, mcsa_error *error)
     if (!seconds) return mcsa_fail(error, MCSA_ENOMEM, "no memory for %d cases of %d times", table->count, repeats);
     for (int r = -1; r < repeats; r++)
         for (int c = 0; c < table->count; c++) {
-            if (table->cases[c].wrong) continue;
+            if (!timed(&table->cases[c])) continue;
             round[c] = measure(&table->cases[c], round);
             if (r >= 0) seconds[c * repeats + r] = round[c];
         }
     for (int c = 0; c < table->count; c++)
-        if (!table->cases[c].wrong) bench_summarise(&table->cases[c], seconds + c * repeats, repeats);
+        if (timed(&table->cases[c])) bench_summarise(&table->cases[c], seconds + c * repeats, repeats);
     free(seconds);
     return MCSA_OK;
 }
@@ -79,13 +83,13 @@ mcsa_status bench_run(bench_table *table, int repeats, mcsa_error *error)
 double bench_speedup(const bench_table *table, const bench_case *one)
 {
     const bench_case *base = &table->cases[one->base];
-    return one->wrong || base->wrong || one->median_s == 0 ? 0 : base->median_s / one->median_s;
+    return !timed(one) || !timed(base) || one->median_s == 0 ? 0 : base->median_s / one->median_s;
 }
 
 static double share_of_base(const bench_table *table, const bench_case *one)
 {
     const bench_case *base = &table->cases[one->base];
-    return one->wrong || base->wrong || base->median_s == 0 ? 0 : one->median_s / base->median_s;
+    return !timed(one) || !timed(base) || base->median_s == 0 ? 0 : one->median_s / base->median_s;
 }
 
 static void print_row(const bench_table *table, const bench_case *one, FILE *out)
@@ -113,6 +117,8 @@ void bench_print(const bench_table *table, FILE *out)
     for (int c = 0; c < table->count; c++)
         if (table->cases[c].wrong)
             fprintf(out, "%-34s wrong answer, not timed\n", table->cases[c].label);
+        else if (table->cases[c].missing[0])
+            fprintf(out, "%-34s %s\n", table->cases[c].label, table->cases[c].missing);
         else
             print_row(table, &table->cases[c], out);
     for (int f = 0; f < table->figure_count; f++)
@@ -124,7 +130,8 @@ static void add_numbers(cJSON *row, const bench_table *table, const bench_case *
     cJSON_AddNumberToObject(row, "density", one->density);
     if (one->tokens) cJSON_AddNumberToObject(row, "tokens", one->tokens);
     if (one->threads) cJSON_AddNumberToObject(row, "threads", one->threads);
-    if (one->wrong) return;
+    if (one->missing[0]) cJSON_AddStringToObject(row, "missing", one->missing);
+    if (!timed(one)) return;
     cJSON_AddNumberToObject(row, "median_ms", 1e3 * one->median_s);
     cJSON_AddNumberToObject(row, "spread", one->spread);
     if (one->operations > 0) {
@@ -149,8 +156,8 @@ cJSON *bench_json(const bench_table *table)
         const bench_case *one = &table->cases[c];
         cJSON *row = cJSON_CreateObject();
         if (!cJSON_AddItemToArray(rows, row)) break;
-        complete =
-            cJSON_AddStringToObject(row, "case", one->label) && cJSON_AddBoolToObject(row, "correct", !one->wrong);
+        complete = cJSON_AddStringToObject(row, "case", one->label) &&
+                   (one->missing[0] || cJSON_AddBoolToObject(row, "correct", !one->wrong));
         add_numbers(row, table, one);
     }
     for (int f = 0; f < table->figure_count && complete; f++)

@@ -13,8 +13,8 @@
 
 enum { BENCH_CASES = 64, BENCH_FIGURES = 16, BENCH_REPEATS_MAX = 1000 };
 
-/* A row is timed (run), or a stage that the latest run of a case above measured itself (stage), or the difference of
- * two cases above, round by round (whole and part). */
+/* A row is timed (run), or measures itself when run (run and stage), or is a stage that the latest run of a case above
+ * measured (stage), or the difference of two cases above, round by round (whole and part). */
 typedef struct bench_case {
     char label[48];
     void (*run)(void *context);
@@ -27,6 +27,7 @@ typedef struct bench_case {
     double peak;             /* operations per second; 0: unknown */
     double density;          /* s: pairs computed over all pairs; 1 for dense */
     int wrong;               /* the gate failed: not timed */
+    char missing[96];        /* why there is nothing to time, or "" */
     double median_s, spread; /* spread: (third - first quartile) / median */
 } bench_case;
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZES = 3, STEPS = 40, CLUSTERS = 64 };
+enum { SIZES = 3 };
 
 typedef struct grouping {
     bench_problem problem;
@@ -27,41 +27,20 @@ static void run_group(void *context)
     mcsa_backend_cpu.group(c->problem.state, &c->problem.x, &c->s);
 }
 
-/* Sum over groups of squared distances to the group's mean; of groups in file order when order is NULL. */
-static double scatter(const grouping *c, const int32_t *order)
+double bench_groupings_per_step(void)
 {
-    const mcsa_dims *dims = &c->problem.x.dims;
-    double total = 0;
-    for (int h = 0; h < c->s.H; h++)
-        for (int g = 0; g < c->s.G; g++)
-            for (int d = 0; d < dims->D; d++) {
-                double sum = 0, squares = 0, count = mcsa_group_size(&c->s, g);
-                for (int i = 0; i < (int)count; i++) {
-                    int64_t at = (int64_t)g * c->s.C + i;
-                    double q = bench_element(&c->problem.q, h, order ? order[(int64_t)h * dims->N + at] : at, d);
-                    sum += q;
-                    squares += q * q;
-                }
-                total += squares - sum * sum / count;
-            }
-    return total;
-}
-
-/* Calls of group per step over a 40-step ramp. */
-static double calls_per_step(void)
-{
-    mcsa_action actions[STEPS];
+    mcsa_action actions[BENCH_RAMP_STEPS];
     int anchors = 0;
-    mcsa_schedule_fill("ramp", STEPS, actions, NULL, 0);
-    for (int i = 0; i < STEPS; i++) anchors += actions[i] == MCSA_ANCHOR;
-    return (double)anchors / STEPS;
+    mcsa_schedule_fill("ramp", BENCH_RAMP_STEPS, actions, NULL, 0);
+    for (int i = 0; i < BENCH_RAMP_STEPS; i++) anchors += actions[i] == MCSA_ANCHOR;
+    return (double)anchors / BENCH_RAMP_STEPS;
 }
 
 static mcsa_status add_size(grouping *c, const bench_shape *shape, const bench_plan *plan, bench_table *table,
                             mcsa_error *error)
 {
     char label[48];
-    TRY(bench_problem_open(&c->problem, shape, CLUSTERS, error));
+    TRY(bench_problem_open(&c->problem, shape, BENCH_CLUSTERS, error));
     TRY(bench_selection_open(&c->s, &c->problem.memory, shape, plan->densities[0], error));
     int base = table->count;
     snprintf(label, sizeof label, "dense, N = %d", shape->tokens);
@@ -75,7 +54,7 @@ static mcsa_status add_size(grouping *c, const bench_shape *shape, const bench_p
     one->run = run_group;
     run_group(c);
     int permuted = bench_is_permutation(&c->s);
-    double ratio = permuted ? scatter(c, c->s.order) / scatter(c, NULL) : 0;
+    double ratio = permuted ? bench_scatter(&c->problem, &c->s, 1) / bench_scatter(&c->problem, &c->s, 0) : 0;
     one->wrong = !permuted || (c->s.G > 1 && !(ratio < 1));
     for (int i = base; i < table->count; i++) {
         table->cases[i].context = c;
@@ -90,6 +69,7 @@ mcsa_status bench_group(const bench_plan *plan, bench_table *table, mcsa_error *
 {
     grouping cases[SIZES] = { 0 };
     mcsa_status status = MCSA_OK;
+    if (plan->device == MCSA_DEVICE_CUDA) return bench_group_cuda(plan, table, error);
     table->share = "of dense";
     for (int i = 0; i < SIZES; i++) {
         bench_shape shape = plan->shape;
@@ -99,8 +79,8 @@ mcsa_status bench_group(const bench_plan *plan, bench_table *table, mcsa_error *
     }
     if ((status = bench_run(table, plan->repeats, error)) != MCSA_OK) goto done;
     for (int i = 1; i < table->count; i += 2)
-        bench_figure_add(table, 1e3 * table->cases[i].median_s * calls_per_step(),
-                         "ms per layer and step over a %d-step ramp, N = %d", STEPS, table->cases[i].tokens);
+        bench_figure_add(table, 1e3 * table->cases[i].median_s * bench_groupings_per_step(),
+                         "ms per layer and step over a %d-step ramp, N = %d", BENCH_RAMP_STEPS, table->cases[i].tokens);
 done:
     for (int i = 0; i < SIZES; i++) {
         mcsa_block_release(&cases[i].problem.memory, &cases[i].s.memory);

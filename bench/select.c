@@ -123,6 +123,7 @@ mcsa_status bench_select(const bench_plan *plan, bench_table *table, mcsa_error 
 {
     enum { DENSE, BOTH, DIFFERENCE, SELECT, MASS };
     selecting c = { 0 };
+    if (plan->device == MCSA_DEVICE_CUDA) return bench_select_cuda(plan, table, error);
     table->share = "of dense";
     mcsa_status status = open_case(&c, plan, error);
     if (status != MCSA_OK) goto done;

@@ -8,6 +8,9 @@
 
 enum { BENCH_DENSITIES = 8 };
 
+/* Of the tables about grouping: centres of the queries, and steps of the schedule whose anchors group. */
+enum { BENCH_CLUSTERS = 64, BENCH_RAMP_STEPS = 40 };
+
 /* A model of a published shape, with random weights, and the latent of its usual clip. */
 typedef struct bench_model_shape {
     const char *name;
@@ -25,7 +28,7 @@ typedef struct bench_plan {
     const char *model;             /* directory, or NULL: model, scaling */
     const bench_model_shape *made; /* instead of a directory, or NULL: model */
     int steps;                     /* to run for real besides, or 0: model on a GPU */
-    mcsa_device device;            /* of the model */
+    mcsa_device device;            /* attend, select, group, model */
     int frames, height, width;     /* of the model's clip */
 } bench_plan;
 
@@ -47,7 +50,15 @@ mcsa_status bench_gemm(const bench_plan *plan, bench_table *table, mcsa_error *e
 /* A dense, an anchor and a reuse step of a model by stage, and the peak of resident memory. */
 mcsa_status bench_model(const bench_plan *plan, bench_table *table, mcsa_error *error);
 
-/* The same on a GPU, with what a schedule then costs. */
+/* The first three on a GPU: attend with cuDNN beside it and a whole anchor layer by its parts, select with grouping. */
+mcsa_status bench_attend_cuda(const bench_plan *plan, bench_table *table, mcsa_error *error);
+mcsa_status bench_select_cuda(const bench_plan *plan, bench_table *table, mcsa_error *error);
+mcsa_status bench_group_cuda(const bench_plan *plan, bench_table *table, mcsa_error *error);
+
+/* Calls of group per step over a ramp of BENCH_RAMP_STEPS. */
+double bench_groupings_per_step(void);
+
+/* A model on a GPU, with what a schedule then costs. */
 mcsa_status bench_model_cuda(const bench_plan *plan, bench_table *table, mcsa_error *error);
 
 /* Attention, and the model's steps when there is one, over threads and over tokens. */

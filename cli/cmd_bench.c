@@ -3,12 +3,14 @@
 #include "choices.h"
 #include "command.h"
 #include "cpu/peak.h"
+#include "gpu.h"
 #include "options.h"
 #include "processor.h"
 #include "staged.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct settings {
     int heads, tokens, dim, group, ffn, dtype, threads, isa, backend, steps, repeats, frames, height, width;
@@ -58,7 +60,7 @@ static const option table[] = {
     { .name = "steps", .kind = OPTION_INT, FIELD(steps), .value = "N", .min = 1, .max = 1000,
       .help = "denoise N steps too, by schedule ramp and dense: model on a GPU" },
     { .name = "backend", .kind = OPTION_CHOICE, FIELD(backend), .choices = choices_backend, .fallback = "cpu",
-      .help = "cuda: the first GPU: model" },
+      .help = "cuda: the first GPU: attend, select, group, model" },
     { .name = "json", .kind = OPTION_TEXT, FIELD(json), .value = "FILE", .help = "write the table as JSON too" },
     { 0 },
 };
@@ -71,7 +73,7 @@ static const options_page page = {
     .description =
         "attend: dense attention against token-sparse attention at matched densities, with clustered and "
         "scattered kept keys; x s is the speed-up times the density, 1 when sparse attention is as efficient "
-        "as dense.\n\n"
+        "as dense; on a GPU, cuDNN's dense attention too, and an anchor layer by its parts.\n\n"
         "select: the mass pass and top-K of an anchor, against dense attention.\n\n"
         "group: grouping at half, once and twice --tokens, against dense attention, and the variance left in "
         "groups.\n\n"
@@ -86,15 +88,18 @@ static const options_page page = {
     .examples = "mcsa bench attend --tokens 8192 --density 0.15,0.25\n"
                 "    mcsa bench select --tokens 16384 --density 0.15 --json select.json\n"
                 "    mcsa bench model --model models/tiny-t2v --frames 24 --height 96 --width 96\n"
+                "    mcsa bench attend --backend cuda --heads 40 --tokens 75600 --density 0.15,0.25\n"
                 "    mcsa bench model --backend cuda --shape wan2.1-14b-720p --density 0.15 --repeats 1\n",
 };
 
 static const struct suite {
     const char *name;
     mcsa_status (*run)(const bench_plan *plan, bench_table *table, mcsa_error *error);
+    int gpu; /* there is a table about a GPU too */
 } suites[] = {
-    { "attend", bench_attend }, { "select", bench_select }, { "group", bench_group },     { "reuse", bench_reuse },
-    { "gemm", bench_gemm },     { "model", bench_model },   { "scaling", bench_scaling },
+    { "attend", bench_attend, 1 }, { "select", bench_select, 1 }, { "group", bench_group, 1 },
+    { "reuse", bench_reuse, 0 },   { "gemm", bench_gemm, 0 },     { "model", bench_model, 1 },
+    { "scaling", bench_scaling, 0 },
 };
 enum { SUITES = sizeof suites / sizeof suites[0] };
 
@@ -141,7 +146,7 @@ static mcsa_status make_plan(const struct suite *suite, const settings *set, ben
         return mcsa_fail(error, MCSA_EUNSUPPORTED, "--isa %s: this machine has %s", mcsa_isa_name(isa),
                          mcsa_isa_name(machine.isa));
     int threads = set->threads ? set->threads : machine.threads;
-    if (set->backend == MCSA_DEVICE_CUDA && strcmp(suite->name, "model") != 0)
+    if (set->backend == MCSA_DEVICE_CUDA && !suite->gpu)
         return mcsa_fail(error, MCSA_EINVAL, "--backend cuda: the table %s is about the CPU", suite->name);
     *plan =
         (bench_plan){ .shape = { set->heads, set->tokens, set->dim, set->group, threads, (mcsa_dtype)set->dtype, isa },
@@ -157,15 +162,30 @@ static mcsa_status make_plan(const struct suite *suite, const settings *set, ben
     return read_densities(set->density, plan, error);
 }
 
+/* What the rows were measured on, and when.  Returns 0 without memory. */
+static int add_circumstances(cJSON *root, const bench_plan *plan)
+{
+    const processor_use used = processor_of(plan->device, plan->shape.isa, plan->shape.threads);
+    char text[80];
+    const time_t now = time(NULL);
+    struct tm utc;
+    if (!cJSON_AddStringToObject(root, "processor", used.name)) return 0;
+    if (gmtime_r(&now, &utc) && strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc) &&
+        !cJSON_AddStringToObject(root, "date", text))
+        return 0;
+    if (plan->device != MCSA_DEVICE_CUDA) return 1;
+    bench_gpu_driver(text, sizeof text);
+    return cJSON_AddStringToObject(root, "driver", text) != NULL;
+}
+
 static mcsa_status write_json(const bench_table *result, const bench_plan *plan, const char *path, mcsa_error *error)
 {
     staged file;
     FILE *stream;
     TRY(staged_name(&file, path, error));
     TRY(staged_open(&file, &stream, error));
-    const processor_use used = processor_of(plan->device, plan->shape.isa, plan->shape.threads);
     cJSON *root = bench_json(result);
-    char *text = root && cJSON_AddStringToObject(root, "processor", used.name) ? cJSON_Print(root) : NULL;
+    char *text = root && add_circumstances(root, plan) ? cJSON_Print(root) : NULL;
     mcsa_status status = MCSA_OK;
     if (text)
         fprintf(stream, "%s\n", text);
@@ -182,7 +202,11 @@ static void make_title(char *title, size_t bytes, const struct suite *suite, con
     const bench_shape *s = &plan->shape;
     const char *plural = s->threads == 1 ? "" : "s";
     const processor_use used = processor_of(plan->device, s->isa, s->threads);
-    if (plan->device == MCSA_DEVICE_CUDA)
+    if (plan->device == MCSA_DEVICE_CUDA && (suite->run != bench_model || (!plan->made && !plan->model)))
+        snprintf(title, bytes, "%s: H = %d, N = %d, D = %d, s = %.2f, C = %d, %s, %.60s, median of %d", suite->name,
+                 s->heads, s->tokens, s->dim, (double)plan->densities[0], s->group, dtypes[s->dtype - 1].word,
+                 used.name, plan->repeats);
+    else if (plan->device == MCSA_DEVICE_CUDA)
         snprintf(title, bytes, "%s: %.80s%s, %d x %d x %d, s = %.2f, %.60s, median of %d", suite->name,
                  plan->made ? plan->made->name : plan->model, plan->made ? " with random weights" : "", plan->frames,
                  plan->height, plan->width, (double)plan->densities[0], used.name, plan->repeats);

@@ -103,7 +103,9 @@ expect 1 generate --model "$model/transformer" --context clip.safetensors --guid
 expect 1 generate --model "$model" --prompt "$caption" $small --backend cuda --precision f32 --out gpu.png
 grep -q "GPU\|libmcsa_dit_cuda" err || fail "the refusal does not say what is missing"
 [ -e gpu.png ] && fail "the CPU made a clip that a GPU was asked for"
-expect 2 bench attend --backend cuda && says err "attend"
+expect 1 bench attend --backend cuda --heads 1 --tokens 64 --dtype f32
+grep -q "NVIDIA\|GPU\|libmcsa" err || fail "the refusal does not say what is missing"
+expect 2 bench gemm --backend cuda && says err "gemm"
 expect 2 bench model --shape wan9 --backend cuda && says err "wan9"
 expect 2 bench model --shape wan2.1-1.3b-480p && says err "--backend cuda"
 

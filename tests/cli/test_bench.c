@@ -54,6 +54,23 @@ static void a_stage_is_read_after_each_round_but_the_warm_up(void **state)
     free(table);
 }
 
+static void a_case_can_measure_itself(void **state)
+{
+    (void)state;
+    bench_table *table = calloc(1, sizeof *table);
+    mcsa_error error = { "" };
+    counted c = { 0, 0 };
+    assert_non_null(table);
+    bench_case *one = bench_add(table, "self");
+    one->run = run_counted;
+    one->context = &c;
+    one->stage = &c.stage;
+    assert_int_equal(bench_run(table, 3, &error), MCSA_OK);
+    assert_int_equal(c.runs, 4);
+    assert_true(table->cases[0].median_s == 3); /* of 2, 3, 4 */
+    free(table);
+}
+
 /* Two stages that a run leaves; round 0 is the warm-up. */
 typedef struct staged_run {
     int round;
@@ -113,6 +130,31 @@ static void a_wrong_case_is_never_run_nor_compared_with(void **state)
     assert_non_null(root);
     const cJSON *row = cJSON_GetArrayItem(cJSON_GetObjectItem(root, "rows"), 0);
     assert_true(cJSON_IsFalse(cJSON_GetObjectItem(row, "correct")));
+    assert_null(cJSON_GetObjectItem(row, "median_ms"));
+    cJSON_Delete(root);
+    free(table);
+}
+
+static void a_missing_case_is_named_and_not_run(void **state)
+{
+    (void)state;
+    bench_table *table = calloc(1, sizeof *table);
+    mcsa_error error = { "" };
+    counted missing = { 0, 0 };
+    assert_non_null(table);
+    table->title = "t";
+    bench_case *one = bench_add(table, "elsewhere");
+    one->run = run_counted;
+    one->context = &missing;
+    snprintf(one->missing, sizeof one->missing, "not found");
+    assert_int_equal(bench_run(table, 2, &error), MCSA_OK);
+    assert_int_equal(missing.runs, 0);
+    assert_true(bench_speedup(table, &table->cases[0]) == 0);
+    cJSON *root = bench_json(table);
+    assert_non_null(root);
+    const cJSON *row = cJSON_GetArrayItem(cJSON_GetObjectItem(root, "rows"), 0);
+    assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(row, "missing")), "not found");
+    assert_null(cJSON_GetObjectItem(row, "correct"));
     assert_null(cJSON_GetObjectItem(row, "median_ms"));
     cJSON_Delete(root);
     free(table);
@@ -187,7 +229,23 @@ static void the_dense_gate_refuses_a_wrong_row(void **state)
     assert_true(bench_check_rows(&c.problem, NULL) > 1);
     last[39] = NAN;
     assert_false(bench_check_rows(&c.problem, NULL) <= 1);
+    last[39] = kept;
+    last[3] = NAN; /* and right ones after it */
+    assert_false(bench_check_rows(&c.problem, NULL) <= 1);
     release(&c);
+}
+
+/* Each element is within its bound of zero, as thousands of random values cancel; the row is not. */
+static void the_dense_gate_refuses_rows_of_zeros(void **state)
+{
+    (void)state;
+    mcsa_error error = { "" };
+    bench_problem p;
+    bench_shape shape = { 1, 16384, 8, 128, 1, MCSA_BF16, MCSA_ISA_SCALAR };
+    if (bench_problem_open(&p, &shape, 0, &error) != MCSA_OK) fail_msg("%s", error.text);
+    memset(p.out.data, 0, sizeof(uint16_t) * 16384 * 8);
+    assert_true(bench_check_rows(&p, NULL) > 1);
+    bench_problem_close(&p);
 }
 
 static void the_sparse_gate_refuses_the_dense_answer(void **state)
@@ -331,10 +389,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(median_and_quartiles_are_interpolated),
         cmocka_unit_test(a_stage_is_read_after_each_round_but_the_warm_up),
+        cmocka_unit_test(a_case_can_measure_itself),
         cmocka_unit_test(a_difference_is_taken_round_by_round),
         cmocka_unit_test(a_wrong_case_is_never_run_nor_compared_with),
+        cmocka_unit_test(a_missing_case_is_named_and_not_run),
         cmocka_unit_test(json_rows_are_compared_with_their_own_base),
         cmocka_unit_test(the_dense_gate_refuses_a_wrong_row),
+        cmocka_unit_test(the_dense_gate_refuses_rows_of_zeros),
         cmocka_unit_test(the_sparse_gate_refuses_the_dense_answer),
         cmocka_unit_test(the_grouping_gate_refuses_a_query_that_stands_twice),
         cmocka_unit_test(the_selection_gate_refuses_a_light_key),
