@@ -44,14 +44,12 @@ static int fetch_heads(bench_gpu *gpu, void *to, const void *from, size_t bytes)
     return gpu->status == MCSA_OK && equal;
 }
 
-static mcsa_status find(bench_gpu *gpu, const bench_shape *shape, mcsa_error *error)
+static mcsa_status start(bench_gpu *gpu, const bench_shape *shape, mcsa_error *error)
 {
     mcsa_backend_options options = {
         .memory = &gpu->memory, .C = shape->group, .residual = MCSA_RESIDUAL_BF16, .error = error
     };
     dit_device_options copies = { .threads = shape->threads };
-    TRY(mcsa_backend_find(&gpu->backend, MCSA_DEVICE_CUDA, error));
-    TRY(dit_device_find(&gpu->device, MCSA_DEVICE_CUDA, error));
     mcsa_status status = gpu->backend->open(&gpu->state, &options);
     if (status == MCSA_ENOMEM) return mcsa_fail(error, status, "no memory for the GPU's backend");
     if (status != MCSA_OK) return status;
@@ -94,9 +92,20 @@ static mcsa_status fill(bench_gpu *gpu, const bench_shape *shape, int clusters, 
 
 mcsa_status bench_gpu_open(bench_gpu *gpu, const bench_shape *shape, int clusters, float density, mcsa_error *error)
 {
-    const int K = density > 0 ? bench_selection_keys(shape->tokens, density) : 0;
+    const mcsa_backend *backend;
+    const dit_device *device;
+    TRY(mcsa_backend_find(&backend, MCSA_DEVICE_CUDA, error));
+    TRY(dit_device_find(&device, MCSA_DEVICE_CUDA, error));
     memset(gpu, 0, sizeof *gpu);
-    mcsa_status status = find(gpu, shape, error);
+    gpu->backend = backend;
+    gpu->device = device;
+    return bench_gpu_open_on(gpu, shape, clusters, density, error);
+}
+
+mcsa_status bench_gpu_open_on(bench_gpu *gpu, const bench_shape *shape, int clusters, float density, mcsa_error *error)
+{
+    const int K = density > 0 ? bench_selection_keys(shape->tokens, density) : 0;
+    mcsa_status status = start(gpu, shape, error);
     if (status == MCSA_OK) status = place(gpu, shape, error);
     if (status == MCSA_OK && gpu->backend->reserve(gpu->state, &gpu->x.dims, K) != MCSA_OK)
         status = mcsa_fail(error, MCSA_ENOMEM, "the GPU has no room for the scratch of %d heads", shape->heads);

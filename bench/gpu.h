@@ -37,6 +37,8 @@ typedef struct bench_gpu_selection {
 
 /* density: of the selections that will be used; 0: of none.  clusters: see bench_problem_open. */
 mcsa_status bench_gpu_open(bench_gpu *gpu, const bench_shape *shape, int clusters, float density, mcsa_error *error);
+/* The same by the tables that gpu->backend and gpu->device name, all else being zero. */
+mcsa_status bench_gpu_open_on(bench_gpu *gpu, const bench_shape *shape, int clusters, float density, mcsa_error *error);
 void bench_gpu_close(bench_gpu *gpu);
 
 /* What went wrong since it was opened. */
