@@ -97,8 +97,8 @@ static const struct suite {
     mcsa_status (*run)(const bench_plan *plan, bench_table *table, mcsa_error *error);
     int gpu; /* there is a table about a GPU too */
 } suites[] = {
-    { "attend", bench_attend, 1 }, { "select", bench_select, 1 }, { "group", bench_group, 1 },
-    { "reuse", bench_reuse, 0 },   { "gemm", bench_gemm, 0 },     { "model", bench_model, 1 },
+    { "attend", bench_attend, 1 },   { "select", bench_select, 1 }, { "group", bench_group, 1 },
+    { "reuse", bench_reuse, 0 },     { "gemm", bench_gemm, 0 },     { "model", bench_model, 1 },
     { "scaling", bench_scaling, 0 },
 };
 enum { SUITES = sizeof suites / sizeof suites[0] };
