@@ -14,7 +14,7 @@
  *
  * A_i = sum_d |q_id k_jd|: products are exact; a wgmma step adds 16 of them to the sum after aligning all 17 to the
  * largest, each cut below 2u of it.  3u: the factor scale log2(e) is rounded twice and multiplied.  3u |lse|: log2(e)
- * rounded and multiplied.  u |x|: the fused multiply-add.  e: of exp2, 3.7e-6, the polynomial's (MUFU: 2^-22).  40 u:
+ * rounded and multiplied.  u |x|: the fused multiply-add.  e: of exp2, 2^-22.  40 u:
  * 32 additions in a thread, 2 across, and slack.  2^-125: results below 2^-126 are cut off.
  *
  * Chosen keys: with m' the kernel's masses and |m' - m| <= e, the K-th largest m' is no less than that of m - e and no
@@ -222,7 +222,7 @@ __global__ void reference_mass(mcsa_qkv x, mcsa_tensor q, mcsa_tensor k, const f
             a += x.scale * fabs(product);
         }
         double l = lse[(int64_t)h * N + i], attention = exp(s - l);
-        double delta = 2 * u * 17 * (D / 16) * a + 3 * u * fabs(s) + 3 * u * fabs(l) + u * fabs(s - l) + 3.7e-6;
+        double delta = 2 * u * 17 * (D / 16) * a + 3 * u * fabs(s) + 3 * u * fabs(l) + u * fabs(s - l) + CHECK_EXP2;
         m += attention;
         e += attention * expm1(delta) + 40 * u * attention * exp(delta) + 0x1p-125;
     }
@@ -318,7 +318,7 @@ static void check_sums(const char *name, const problem *p, const float *mass, in
 {
     double each = p->kind == LARGE ? 300 : p->kind == CLUSTERED ? 15 : 7; /* normals end at 6.8 */
     double most = p->x.scale * each * each * p->D, u = 0x1p-24;
-    double relative = expm1(2 * u * 17 * (p->D / 16) * most + 9 * u * (most + 12) + 3.7e-6) + 42 * u;
+    double relative = expm1(2 * u * 17 * (p->D / 16) * most + 9 * u * (most + 12) + CHECK_EXP2) + 42 * u;
     check_buffer sums = check_buffer_make(rows * 8);
     double *host = (double *)check_alloc(rows * 8);
     row_sums<<<(unsigned)rows, 256>>>(mass, pitch, p->N, (double *)sums.data);
