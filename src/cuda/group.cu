@@ -1,9 +1,12 @@
 /* group.cu - Fast PDDP on the GPU: the levels of the tree as launches.
  *
- * Nodes of more than group_leaf_groups groups are split level by level with three kernels: directions from a sample
- * (group_direction.cu), projections of all rows, and the split at the exact rank (group_partition.cu).  The subtrees
- * below are done in one kernel that reads its rows once (group_leaf.cu).  At 75,600 rows that is seven levels and three
- * in the leaves: 22 launches, none of which needs the host. */
+ * A node of more than group_leaf_groups groups takes its direction from at most GROUP_SAMPLE of its rows
+ * (group_direction.cu); all its rows are projected and split at the exact rank (group_split.cu).  The subtrees below
+ * are done on chip (group_leaf.cu).  At 75,600 rows and D = 128 that is eight levels and two in the leaves: 21
+ * launches, none of which needs the host.
+ *
+ * What differs from the CPU is the direction, never the rule of the split: it comes from a sample in nodes of more than
+ * 4,096 rows, and 8 products start at the coordinate of largest variance, not 7 at the first row. */
 #include "group.cuh"
 
 static size_t take(size_t *used, size_t bytes)

@@ -118,7 +118,7 @@ static __global__ void __launch_bounds__(PCA_THREADS, 2) leaf_kernel(const __gri
     pca_ones<T>(&shared.pca);
     __syncthreads();
     const uint16_t *head = (const uint16_t *)level.q + blockIdx.y * level.head_stride;
-    if (root.groups > 1) leaf_load<D>(rows_address(tile), head, level.row_stride, shared.index, n);
+    if (root.groups > 1) leaf_load<D>(shared_address(tile), head, level.row_stride, shared.index, n);
     for (int depth = 0; group_largest(root.groups, depth) > 1; depth++) {
         for (int i = 0; i < 1 << depth; i++) {
             group_node node = group_node_at(root.groups, depth, i);
@@ -134,7 +134,7 @@ static __global__ void __launch_bounds__(PCA_THREADS, 2) leaf_kernel(const __gri
             leaf_project<T, D>(tile, first, count, &shared);
             leaf_partition<D>(shared.index + first, count, (node.groups + 1) / 2 * GROUP_C, &shared);
             if (node.groups > 2)
-                leaf_load<D>(rows_address(tile) + 128 * first, head, level.row_stride, shared.index + first, count);
+                leaf_load<D>(shared_address(tile) + 128 * first, head, level.row_stride, shared.index + first, count);
         }
     }
     for (int r = threadIdx.x; r < n; r += PCA_THREADS) level.to[at + r] = shared.index[r];

@@ -39,7 +39,7 @@ template <int D> struct pca_block {
 template <typename T> static __device__ __forceinline__ void pca_ones(pca_shared *shared)
 {
     for (int i = threadIdx.x; i < 256; i += PCA_THREADS) shared->ones[i] = wgmma_pack<T>(1.0f, 1.0f);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    fence_async_shared();
 }
 
 template <int D> static __device__ __forceinline__ void pca_begin(pca_block<D> &block)
@@ -106,8 +106,8 @@ template <typename T, int D, int R>
 static __device__ __forceinline__ void pca_add(pca_block<D> &block, const char *tile, int first,
                                                const pca_shared *shared)
 {
-    uint32_t at = rows_address(tile) + first * 128;
-    uint64_t b = wgmma_descriptor(at, R * 128), ones = wgmma_descriptor(rows_address(shared->ones), 16);
+    uint32_t at = shared_address(tile) + first * 128;
+    uint64_t b = wgmma_descriptor(at, R * 128), ones = wgmma_descriptor(shared_address(shared->ones), 16);
     uint64_t a = wgmma_descriptor(at + threadIdx.x / 128 % (D / 64) * (R * 128), R * 128);
     wgmma_hold(block.gram);
     wgmma_hold(block.sum);
@@ -232,7 +232,7 @@ static __device__ __forceinline__ float2 pca_project(const char *tile, int first
 #pragma unroll
     for (int step = 0; step < D / 16; step++) {
         uint32_t x[4];
-        rows_load(x, rows_address(tile) + rows_offset<R>(first + lane % 16, 2 * step + lane / 16));
+        rows_load(x, shared_address(tile) + rows_offset<R>(first + lane % 16, 2 * step + lane / 16));
         rows_multiply<T>(c, x, split[2 * step], split[2 * step + 1]);
     }
     return make_float2(c[0] + c[1], c[2] + c[3]);

@@ -6,12 +6,8 @@
 #define MCSA_CUDA_GROUP_ROWS_CUH
 
 #include "group.cuh"
+#include "mbarrier.cuh"
 #include "wgmma.cuh"
-
-static __device__ __forceinline__ uint32_t rows_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
 
 /* Bytes from the tile's first row to chunk c of row r. */
 template <int R> static __device__ __forceinline__ uint32_t rows_offset(int r, int c)
@@ -35,7 +31,7 @@ static __device__ __forceinline__ void rows_commit(void)
 template <int PENDING> static __device__ __forceinline__ void rows_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    fence_async_shared();
 }
 
 /* The A operand [16 rows, 16 columns] of rows_multiply: lane l names chunk l / 16 of row l % 16. */
