@@ -11,7 +11,7 @@ MAKEFLAGS    += --no-print-directory
 configure = cmake --preset $(1) >/dev/null
 compile   = cmake --build --preset $(1) --parallel $(JOBS)
 
-.PHONY: help demo build test test-cuda asan tsan fuzz coverage mutants install clean dependencies
+.PHONY: help demo build test test-cuda bench-cuda asan tsan fuzz coverage mutants install clean dependencies
 
 help:
 	@echo "make demo      install what is missing, build, generate a clip with dense attention and with MC-Sparse;"
@@ -20,6 +20,7 @@ help:
 	@echo "make test      build, then run all tests"
 	@echo "make test-cuda compile the CUDA part (nvcc is fetched where there is none), check what the compiler says, and"
 	@echo "               run what needs a GPU (compute capability 9.0); says what it skipped"
+	@echo "make bench-cuda  the tables about a GPU, with cuDNN beside them; JSON in build/bench-cuda"
 	@echo "make asan      the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan      the tests under ThreadSanitizer (clang)"
 	@echo "make fuzz      every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS) under both sanitizers (clang)"
@@ -54,6 +55,12 @@ test-cuda:
 	$(call compile,release)
 	scripts/check_cuda.sh build/release
 	ctest --preset release --verbose --label-regex '^cuda$$'
+
+bench-cuda:
+	@scripts/dependencies.sh --cuda
+	cmake --preset release -DMCSA_CUDA=ON >/dev/null
+	$(call compile,release)
+	scripts/bench_cuda.sh build/release/mcsa build/bench-cuda
 
 asan: dependencies
 	$(call configure,asan)
