@@ -168,7 +168,7 @@ MCSA_API const char *mcsa_run_error(const mcsa_run *run);
 
 /* Expands a schedule to actions[steps].
  *   ramp         the first 10 % of the steps dense, an anchor at the last of them, then gaps of 2, 3, 4, ... steps
- *                between anchors, times the square root of steps / 40
+ *                between anchors, times the square root of steps / 40; dense where an anchor would serve no step
  *   every:N[,W]  W dense warm-up steps (default 1), an anchor at the last of them and every N steps from there
  *   paper        the first 20 % dense, anchors at the last of them and a third of the way through the rest
  *   list:a,b,c   anchors at these steps, ascending; dense before the first
