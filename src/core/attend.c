@@ -36,8 +36,8 @@ static double attend_and_choose(mcsa_run *run, const mcsa_qkv *x, mcsa_selection
 {
     const mcsa_backend *backend = run->backend;
     double pairs = full_pairs(&x->dims);
-    backend->lap(run->state, NULL);
     if (backend->attend_select) {
+        backend->lap(run->state, NULL);
         backend->group(run->state, x, selection); /* similar queries meet */
         backend->lap(run->state, &run->stats.grouping_s);
         pairs += backend->attend_select(run->state, x, selection);

@@ -10,8 +10,8 @@ typedef struct group_mass {
 
 /* A_ij = exp(s_ij - lse_i) is off by a factor of at most e^x, x the bounds of a score and of the row's
  * log-sum-exp and the rounding of their difference; a sum over `count` queries adds count u.  Within dense attention it
- * is the product of two powers, the first rounded to BF16 where such tensors multiply in it. */
-static void weigh(const test_call *c, const mcsa_selection *s, int h, int g, group_mass *m)
+ * is the product of two powers, the first off by `rounded` more where it is rounded for the product with v. */
+static void weigh(const test_call *c, const mcsa_selection *s, int h, int g, double rounded, group_mass *m)
 {
     double scale = (double)(1 / sqrtf((float)c->D)), *score = test_alloc(sizeof *score * (size_t)c->N);
     int count = mcsa_group_size(s, g);
@@ -35,7 +35,6 @@ static void weigh(const test_call *c, const mcsa_selection *s, int h, int g, gro
         for (int j = 0; j < c->N; j++) sum += exp(score[j] - max);
         double lse = max + log(sum);
         test_row_bounds(most, c->N, c->D, 1, &rounding, &out_bound, &lse_bound);
-        double rounded = c->q.view.dtype == MCSA_BF16 ? U_BF16 : 0;
         double off = expm1(2 * lse_bound + 2 * U_EXP2 + 8 * U_F32 * (most + fabs(lse)) + count * U_F32 + rounded);
         for (int j = 0; j < c->N; j++) {
             m->mass[j] += exp(score[j] - lse);
@@ -84,14 +83,14 @@ static mcsa_run *selected(const test_call *c, mcsa_config config)
 
 /* Kept keys are above the K-th mass and dropped ones below it, up to near-ties; prints how near the
  * closest was. */
-static void judge_groups(const test_call *c, const mcsa_selection *s, const char *what)
+static void judge_groups(const test_call *c, const mcsa_selection *s, double rounded, const char *what)
 {
     group_mass m = mass_make(c->N);
     int ties = 0;
     for (int h = 0; h < c->H; h++)
         for (int g = 0; g < s->G; g++) {
             int kept = 0;
-            weigh(c, s, h, g, &m);
+            weigh(c, s, h, g, rounded, &m);
             double kth = kth_largest(m.mass, c->N, s->K), kth_delta = 0, total = 0;
             for (int j = 0; j < c->N; j++)
                 if (m.mass[j] == kth) kth_delta = m.delta[j];
@@ -128,7 +127,8 @@ static void kept_keys_have_the_largest_exact_masses(void **state)
                 mcsa_run *run = selected(&c, (mcsa_config){ .group = 48, .density = 0.2f, .isa = test_levels[l] });
                 snprintf(what, sizeof what, "%s %s N %d D %d, |q| ~ %g", mcsa_isa_name(test_levels[l]),
                          test_dtype_name(test_dtypes[t]), c.N, c.D, amplitude);
-                judge_groups(&c, test_selection(run, 0, 0), what);
+                judge_groups(&c, test_selection(run, 0, 0),
+                             test_rounding_of(test_levels[l], test_dtypes[t]).probability, what);
                 mcsa_run_free(run);
                 test_call_free(&c);
             }
@@ -142,7 +142,7 @@ static void a_group_of_all_queries_keeps_the_largest_masses(void **state)
     for (size_t t = 0; t < TEST_COUNT(test_dtypes); t++) {
         test_call c = test_call_make((const int[]){ 1, 2100, 2100, 8 }, test_dtypes[t], TEST_NHD, 25, 1);
         mcsa_run *run = selected(&c, (mcsa_config){ .group = 4096, .density = 0.2f });
-        judge_groups(&c, test_selection(run, 0, 0), test_dtype_name(test_dtypes[t]));
+        judge_groups(&c, test_selection(run, 0, 0), 0, test_dtype_name(test_dtypes[t])); /* from the scores */
         mcsa_run_free(run);
         test_call_free(&c);
     }
@@ -209,7 +209,7 @@ static void retained_mass_grows_with_k(void **state)
         runs[i] = selected(&c, (mcsa_config){ .group = 64, .density = densities[i] });
     for (int g = 0; g < test_selection(runs[0], 0, 0)->G; g++) {
         double before = 0;
-        weigh(&c, test_selection(runs[0], 0, 0), 0, g, &m);
+        weigh(&c, test_selection(runs[0], 0, 0), 0, g, 0, &m);
         for (size_t i = 0; i < TEST_COUNT(densities); i++) {
             const mcsa_selection *s = test_selection(runs[i], 0, 0);
             double retained = 0;
@@ -257,7 +257,7 @@ static void t2_permuting_keys_permutes_the_kept(void **state)
     assert_memory_equal(s->order, p->order, sizeof *s->order * 2 * N);
     for (int h = 0; h < 2; h++)
         for (int g = 0; g < s->G; g++) {
-            weigh(&a, s, h, g, &m);
+            weigh(&a, s, h, g, test_rounding_of(first->config.isa, MCSA_BF16).probability, &m);
             double kth = kth_largest(m.mass, N, s->K);
             for (int j = 0; j < N; j++)
                 if (test_is_kept(s, h, g, j) != test_is_kept(p, h, g, to[j]) && fabs(m.mass[j] - kth) > 2 * m.delta[j])
