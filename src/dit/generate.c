@@ -64,9 +64,12 @@ static mcsa_status denoise(dit_wan *model, mcsa_run *run, const dit_generate_opt
                            buffers *v, int64_t count, mcsa_error *error)
 {
     const double start = mcsa_seconds();
-    dit_wan_call call = {
-        .frames = o->frames, .height = o->height, .width = o->width, .latent = v->latent, .run = run
-    };
+    dit_wan_call call = { .frames = o->frames,
+                          .height = o->height,
+                          .width = o->width,
+                          .latent = v->latent,
+                          .run = run,
+                          .self_attention = o->self_attention };
     TRY(report(o, 0, start, error));
     for (int step = 0; step < o->steps; step++) {
         call.step = step;

@@ -20,6 +20,7 @@ typedef struct dit_generate_options {
     const float *context;      /* [context_rows, text_dim] */
     const float *null_context; /* [null_rows, text_dim]; unused when guidance is 1 */
     int context_rows, null_rows;
+    const dit_attention *self_attention; /* NULL: that of the run */
     int (*progress)(void *user, const dit_progress *progress); /* non-zero cancels; may be NULL */
     void *user;
 } dit_generate_options;

@@ -263,7 +263,13 @@ static mcsa_status attend_self(dit_wan *model, const wan_work *w, const dit_wan_
     norm_heads(model, &q, block->self.norm_q, &model->rope);
     norm_heads(model, &k, block->self.norm_k, &model->rope);
     mcsa_site site = { .step = call->step, .layer = layer, .branch = call->branch };
-    TRY(attention_failed(mcsa_attend(call->run, site, &q, &k, &v, &out), call, error));
+    const dit_attention *other = call->self_attention;
+    if (other) {
+        mcsa_status status = other->attend(other->state, site, &q, &k, &v, &out);
+        if (status != MCSA_OK) return mcsa_fail(error, status, "%s", other->error(other->state));
+    } else {
+        TRY(attention_failed(mcsa_attend(call->run, site, &q, &k, &v, &out), call, error));
+    }
     return apply(model, block->self.out, w->h, w->y, N, error);
 }
 

@@ -61,6 +61,15 @@ mcsa_status dit_wan_check_size(const dit_wan *model, int frames, int height, int
 /* Memory of the host for latents and velocities: page-locked with a GPU, which copies it 4 times as fast. */
 mcsa_allocator dit_wan_host_memory(const dit_wan *model);
 
+/* Who computes self-attention instead of the run: another method, or one that looks at q, k and v on their way to it.
+ * Tensors are on the model's device; `error` gives the last failure in one sentence. */
+typedef struct dit_attention {
+    void *state;
+    mcsa_status (*attend)(void *state, mcsa_site at, const mcsa_tensor *q, const mcsa_tensor *k, const mcsa_tensor *v,
+                          const mcsa_tensor *out);
+    const char *(*error)(const void *state);
+} dit_attention;
+
 /* One transformer evaluation.  All pointers are the host's, also with a GPU: they are megabytes where a step takes
  * seconds.  The run computes on the model's device and stream. */
 typedef struct dit_wan_call {
@@ -71,6 +80,7 @@ typedef struct dit_wan_call {
     int context_rows;
     float *velocity;  /* out: [out_channels, frames, height, width] */
     mcsa_run *run;    /* attention */
+    const dit_attention *self_attention; /* NULL: that of the run */
     int step, branch; /* for the run */
 } dit_wan_call;
 

@@ -1,0 +1,28 @@
+/* methods.c - all methods by name. */
+#include "method.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const rival_method *const rival_methods[] = {
+    NULL,
+};
+
+const rival_method *rival_method_find(const char *name)
+{
+    for (const rival_method *const *m = rival_methods; *m; m++)
+        if (strcmp((*m)->name, name) == 0) return *m;
+    return NULL;
+}
+
+void rival_choice_free(rival_choice *choice)
+{
+    rival_partition_free(&choice->queries);
+    rival_partition_free(&choice->keys);
+    rival_map_free(&choice->map);
+    free(choice->tail.key);
+    free(choice->tail.value);
+    free(choice->tail.weight);
+    free(choice->tail.slope);
+    *choice = (rival_choice){ 0 };
+}
