@@ -74,6 +74,9 @@ typedef struct rival_kernels {
     mcsa_status (*read_rows)(void *state, const mcsa_tensor *x, const int32_t *index, int count, float *rows,
                              mcsa_error *error);
 
+    /* Copies bytes of the backend's memory to the host. */
+    mcsa_status (*read)(void *state, const void *from, size_t bytes, void *to, mcsa_error *error);
+
     /* The cached residual, BF16 [H, N, D]: residual = dense - sparse;  out += residual. */
     mcsa_status (*subtract)(void *state, const mcsa_tensor *dense, const mcsa_tensor *sparse, void *residual,
                             mcsa_error *error);

@@ -11,6 +11,7 @@
 typedef struct rival_setup {
     const rival_kernels *kernels;
     void *backend;        /* state of the kernels */
+    mcsa_run *dense;      /* computes the dense calls; its backend groups queries */
     int layers, branches;
     int grid[3];          /* frames, rows, columns of tokens; N is their product, or all are 0: unknown */
     double density;       /* executed query-key pairs that each call may take, over H N N */
@@ -39,6 +40,7 @@ typedef struct rival_method {
     const char *summary; /* one line for --help and docs */
     int anchors;         /* 1: uses the schedule's later anchors; 0: only its dense warm-up */
     int grid;            /* 1: needs the grid of tokens */
+    int residual;        /* 1: always with the residual of the last anchor */
     mcsa_status (*open)(void **state, const rival_setup *setup, mcsa_error *error);
     void (*close)(void *state);
     /* Dense attention was just computed.  NULL: nothing is learned there. */
