@@ -218,8 +218,7 @@ static mcsa_status check_finite(mcsa_run *run, const mcsa_tensor *t, const char 
                      name, (long long)bad, (long long)at[0], (long long)at[1], (long long)at[2]);
 }
 
-/* The wall.  cross: k and v may have another number of tokens than q. */
-static mcsa_status check_call(mcsa_run *run, mcsa_qkv *x, int cross)
+mcsa_status mcsa_run_check(mcsa_run *run, mcsa_qkv *x, int cross)
 {
     mcsa_error *error = &run->error;
     TRY(mcsa_tensor_check(x->q, "q", error));
@@ -293,7 +292,7 @@ mcsa_status mcsa_attend(mcsa_run *run, mcsa_site at, const mcsa_tensor *q, const
     double begin = mcsa_seconds();
     mcsa_qkv x = { .q = q, .k = k, .v = v, .out = out };
     TRY(check_site(run, at));
-    TRY(check_call(run, &x, 0));
+    TRY(mcsa_run_check(run, &x, 0));
     mcsa_status status = dispatch(run, at, &x);
     run->stats.attention_s += mcsa_seconds() - begin;
     return status;
@@ -305,7 +304,7 @@ mcsa_status mcsa_attend_dense(mcsa_run *run, const mcsa_tensor *q, const mcsa_te
     if (!run) return MCSA_EINVAL;
     double begin = mcsa_seconds();
     mcsa_qkv x = { .q = q, .k = k, .v = v, .out = out };
-    TRY(check_call(run, &x, 1));
+    TRY(mcsa_run_check(run, &x, 1));
     mcsa_status status = mcsa_attend_full(run, &x, lse);
     run->stats.attention_s += mcsa_seconds() - begin;
     return status;

@@ -29,6 +29,10 @@ struct mcsa_run {
     mcsa_error error;
 };
 
+/* The wall: checks the tensors of a call, and fills in dims and scale.  cross: k and v may have another number of tokens
+ * than q. */
+mcsa_status mcsa_run_check(mcsa_run *run, mcsa_qkv *x, int cross);
+
 static inline const mcsa_action *mcsa_run_actions(const mcsa_run *run, int layer)
 {
     return run->actions + (int64_t)layer * run->config.steps;
