@@ -26,6 +26,8 @@ typedef struct rival_kernels {
     mcsa_status (*open)(void **state, const mcsa_config *config, mcsa_error *error);
     void (*close)(void *state);
     mcsa_allocator (*memory)(void *state); /* aligned to 256 bytes */
+    /* Until all work that was put on the stream so far is done. */
+    mcsa_status (*wait)(void *state, mcsa_error *error);
 
     /* mean [H, P, D] of the rows of each part, FP32 sums in ascending place; 0 for an empty part. */
     mcsa_status (*pool)(void *state, const mcsa_tensor *x, const rival_partition *parts, float *mean,

@@ -8,9 +8,14 @@
 /* rank [K]: indices by descending score, of equal ones the lower index first; NaN last. */
 void rival_rank(const float *score, int K, int32_t *rank);
 
+/* Sets the bits of the `count` highest scores [K] in `row`: those that rival_rank puts first.  1 <= count <= K; key:
+ * [K] room. */
+void rival_keep_top(const float *score, int K, int count, uint32_t *key, uint64_t *row);
+
 /* Where a method ends a row whose parts, ranked, hold the shares p_0 >= p_1 >= ... of its mass. */
 typedef enum rival_boundary {
-    RIVAL_BOUNDARY_EXCLUSIVE, /* keep rank r while p_0 + ... + p_{r-1} <= x: the part that crosses is kept (SVG2, EAR) */
+    RIVAL_BOUNDARY_EXCLUSIVE, /* keep rank r while p_0 + ... + p_{r-1} <= x: the part that crosses is kept (SVG2, EAR)
+                               */
     RIVAL_BOUNDARY_STRICT,    /* while p_0 + ... + p_{r-1} < x (XAttention) */
     RIVAL_BOUNDARY_INCLUSIVE  /* while p_0 + ... + p_r <= x (SpargeAttn cdf) */
 } rival_boundary;
