@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+extern const rival_method rival_bsa;
+
 const rival_method *const rival_methods[] = {
+    &rival_bsa,
     NULL,
 };
 
