@@ -2,6 +2,7 @@
  *
  *     attend_test          every case: percent of the bound used, NaN never passes, the same bits twice
  *     attend_test quick    the small cases, for a memory checker
+ *     attend_test few      eight cases of several blocks of keys, for a race checker
  *     attend_test time     milliseconds and TFLOP/s at 32,760 and 75,600 tokens, after a check of sampled rows
  *
  * The bound of an output element over n keys, a_j their probabilities (compare docs/NUMERICS.md):
@@ -456,6 +457,15 @@ static void all_cases(int quick)
     case_run({ ADD, MCSA_F16, 128, 2, 75600, 11340, VIEW_HND, FILL_NORMAL }, 256);
 }
 
+/* Every kernel with more blocks of keys than its ring of stages holds, and a ragged last one. */
+static void few_cases(void)
+{
+    const enum kind kinds[] = { DENSE, SPARSE, ADD, RECORD };
+    for (int D = 64; D <= 128; D += 64)
+        for (int i = 0; i < 4; i++)
+            case_run({ kinds[i], MCSA_BF16, D, 1, kinds[i] == DENSE ? 200 : 900, 700, VIEW_HND, FILL_NORMAL }, 8);
+}
+
 /* Speed. */
 
 static void time_case(test_case t, int repeats)
@@ -512,6 +522,8 @@ int main(int count, char **words)
     check_gpu();
     if (!strcmp(mode, "time"))
         time_all();
+    else if (!strcmp(mode, "few"))
+        few_cases();
     else
         all_cases(!strcmp(mode, "quick"));
     return check_done("attend");
