@@ -78,6 +78,8 @@ typedef struct rival_kernels {
 
     /* Copies bytes of the backend's memory to the host. */
     mcsa_status (*read)(void *state, const void *from, size_t bytes, void *to, mcsa_error *error);
+    /* Bytes of the host to the backend's memory. */
+    mcsa_status (*write)(void *state, const void *from, size_t bytes, void *to, mcsa_error *error);
 
     /* The cached residual, BF16 [H, N, D]: residual = dense - sparse;  out += residual. */
     mcsa_status (*subtract)(void *state, const mcsa_tensor *dense, const mcsa_tensor *sparse, void *residual,

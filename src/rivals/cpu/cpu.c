@@ -87,6 +87,7 @@ const rival_kernels rival_kernels_cpu = {
     .attend = rival_cpu_attend,
     .read_rows = rival_cpu_read_rows,
     .read = rival_cpu_read,
+    .write = rival_cpu_write,
     .subtract = rival_cpu_subtract,
     .add = rival_cpu_add,
 };

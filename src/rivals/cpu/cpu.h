@@ -44,6 +44,7 @@ mcsa_status rival_cpu_tail(void *state, const mcsa_qkv *x, const rival_partition
 mcsa_status rival_cpu_read_rows(void *state, const mcsa_tensor *x, const int32_t *index, int count, float *rows,
                                 mcsa_error *error);
 mcsa_status rival_cpu_read(void *state, const void *from, size_t bytes, void *to, mcsa_error *error);
+mcsa_status rival_cpu_write(void *state, const void *from, size_t bytes, void *to, mcsa_error *error);
 mcsa_status rival_cpu_subtract(void *state, const mcsa_tensor *dense, const mcsa_tensor *sparse, void *residual,
                                mcsa_error *error);
 mcsa_status rival_cpu_add(void *state, const mcsa_tensor *out, const void *residual, mcsa_error *error);

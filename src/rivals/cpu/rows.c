@@ -23,6 +23,11 @@ mcsa_status rival_cpu_read(void *state, const void *from, size_t bytes, void *to
     return MCSA_OK;
 }
 
+mcsa_status rival_cpu_write(void *state, const void *from, size_t bytes, void *to, mcsa_error *error)
+{
+    return rival_cpu_read(state, from, bytes, to, error);
+}
+
 mcsa_status rival_cpu_subtract(void *state, const mcsa_tensor *dense, const mcsa_tensor *sparse, void *residual,
                                mcsa_error *error)
 {
