@@ -1,8 +1,9 @@
 /* kmeans.h - clusters of similar rows by Lloyd's iteration, as Flash-KMeans (arXiv 2603.09229) runs it for SVG2.
  *
- * Differences from its public code, all for the better of the rival: sums run over the members of a cluster in
- * ascending order instead of through atomic additions, so that the bits repeat; centres stay FP32 instead of taking the
- * dtype of the tensor; and after an early stop the centres are the means of the last assignment too. */
+ * Differences from its public code, none for the worse of the rival: sums run over the members of a cluster in
+ * ascending order instead of through atomic additions, so that the bits repeat; centres are rounded to the dtype of the
+ * rows where they meet them, but kept in FP32; and after an early stop they are the means of the last assignment too.
+ */
 #ifndef RIVALS_KMEANS_H
 #define RIVALS_KMEANS_H
 

@@ -94,10 +94,10 @@ rival_pairs rival_map_pairs(const rival_map *map, const rival_partition *queries
     rival_pairs pairs = { 0, 0 };
     for (int h = 0; h < map->H; h++)
         for (int q = 0; q < map->Q; q++) {
-            int size = rival_part_size(queries, h, q), padded = (size + RIVAL_TILE - 1) / RIVAL_TILE * RIVAL_TILE;
+            int size = rival_part_size(queries, h, q);
             double kept = (double)kept_keys(map, keys, h, q);
             pairs.nominal += size * kept;
-            pairs.executed += padded * kept;
+            pairs.executed += rival_tile_rows(size) * kept;
         }
     return pairs;
 }

@@ -22,8 +22,7 @@ void rival_partition_free(rival_partition *p);
 
 /* Parts of `size` rows in the order that is there (or ascending with order NULL); the last part of a head takes what
  * is left.  order: [N], the same for all heads, or NULL. */
-mcsa_status rival_partition_blocks(rival_partition *p, int H, int N, int size, const int32_t *order,
-                                   mcsa_error *error);
+mcsa_status rival_partition_blocks(rival_partition *p, int H, int N, int size, const int32_t *order, mcsa_error *error);
 
 /* Parts by label [H, N] in [0, P); rows keep their ascending order within a part. */
 mcsa_status rival_partition_labels(rival_partition *p, int H, int N, int P, const int32_t *label, mcsa_error *error);
@@ -67,13 +66,18 @@ static inline int rival_map_has(const rival_map *map, int h, int q, int k)
     return (int)(rival_map_row(map, h, q)[k / 64] >> (k % 64) & 1);
 }
 
-/* Query-key pairs of a map.  nominal: on true sizes.  executed: what a kernel with tiles of RIVAL_TILE queries computes,
- * each part of the queries padded to a multiple of it: the paper's alignment is executed / nominal. */
+/* Query-key pairs of a map.  nominal: on true sizes.  executed: what a kernel with tiles of RIVAL_TILE queries
+ * computes, each part of the queries padded to a multiple of it: the paper's alignment is executed / nominal. */
 enum { RIVAL_TILE = 64 /* rows of the matrix instructions of Hopper */ };
 
 typedef struct rival_pairs {
     double nominal, executed;
 } rival_pairs;
+
+static inline int rival_tile_rows(int count)
+{
+    return (count + RIVAL_TILE - 1) / RIVAL_TILE * RIVAL_TILE;
+}
 
 rival_pairs rival_map_pairs(const rival_map *map, const rival_partition *queries, const rival_partition *keys);
 
