@@ -25,6 +25,10 @@ mcsa_status rival_attend(rival_run *run, mcsa_site at, const mcsa_tensor *q, con
                          const mcsa_tensor *out);
 const char *rival_run_error(const rival_run *run);
 
+/* What will be computed there: MCSA_DENSE, MCSA_ANCHOR where a dense call teaches the method or its residual, or
+ * MCSA_REUSE for all that the method computes.  -1 when out of range. */
+int rival_run_action(const rival_run *run, mcsa_site at);
+
 /* The run that computes the dense calls; cross-attention goes there too. */
 mcsa_run *rival_run_dense(rival_run *run);
 
@@ -35,7 +39,7 @@ typedef struct rival_stats {
     double density_tail;           /* query times virtual keys of tails, over H N N */
     double density_run;            /* executed and tail over all calls; a dense call counts 1 */
     double attention_s, dense_s, choose_s, attend_s; /* wall time with the backend idle at the ends */
-    int64_t held_bytes;            /* of residuals and of what the method keeps between steps, where known */
+    int64_t held_bytes; /* of residuals and of what the method keeps between steps, where known */
 } rival_stats;
 
 void rival_run_stats(const rival_run *run, rival_stats *stats);

@@ -218,9 +218,8 @@ static mcsa_status record_missed(rival_run *run, mcsa_site at, const mcsa_qkv *x
     return MCSA_OK;
 }
 
-static mcsa_status attend_dense(rival_run *run, mcsa_site at, const mcsa_qkv *x, double *mark)
+static mcsa_status attend_dense(rival_run *run, mcsa_site at, const mcsa_qkv *x, int anchor, double *mark)
 {
-    int anchor = mcsa_run_actions(run->dense, at.layer)[at.step] == MCSA_ANCHOR;
     mcsa_status status = mcsa_attend_dense(run->dense, x->q, x->k, x->v, x->out, run->lse.data);
     if (status != MCSA_OK) return mcsa_fail(&run->error, status, "%s", mcsa_run_error(run->dense));
     TRY(lap(run, mark, &run->stats.dense_s));
@@ -270,15 +269,14 @@ static mcsa_status attend_instead(rival_run *run, mcsa_site at, const mcsa_qkv *
     return MCSA_OK;
 }
 
-/* Dense steps, anchors that somebody learns from, and all anchors of the warm-up, which is the same for all methods. */
-static int is_dense(const rival_run *run, mcsa_site at)
+/* Anchors of the warm-up are dense for all methods, others for those that learn from them. */
+int rival_run_action(const rival_run *run, mcsa_site at)
 {
-    const mcsa_action *actions = mcsa_run_actions(run->dense, at.layer);
-    if (actions[at.step] != MCSA_ANCHOR) return actions[at.step] == MCSA_DENSE;
-    if (run->method->anchors || run->residual) return 1;
+    int action = mcsa_run_action(run->dense, at);
+    if (action != MCSA_ANCHOR || run->method->anchors || run->residual) return action;
     for (int t = 0; t < at.step; t++)
-        if (actions[t] == MCSA_REUSE) return 0;
-    return 1;
+        if (mcsa_run_actions(run->dense, at.layer)[t] == MCSA_REUSE) return MCSA_REUSE;
+    return MCSA_ANCHOR;
 }
 
 static mcsa_status check_grid(rival_run *run, const mcsa_dims *dims)
@@ -294,7 +292,8 @@ mcsa_status rival_attend(rival_run *run, mcsa_site at, const mcsa_tensor *q, con
 {
     mcsa_qkv x = { .q = q, .k = k, .v = v, .out = out };
     double mark;
-    if (mcsa_run_action(run->dense, at) < 0)
+    int action = rival_run_action(run, at);
+    if (action < 0)
         return mcsa_fail(&run->error, MCSA_EINVAL, "step %d, layer %d, branch %d is not part of the run", at.step,
                          at.layer, at.branch);
     mcsa_status status = mcsa_run_check(run->dense, &x, 0);
@@ -302,7 +301,8 @@ mcsa_status rival_attend(rival_run *run, mcsa_site at, const mcsa_tensor *q, con
     TRY(check_grid(run, &x.dims));
     TRY(reserve(run, &run->lse, sizeof(float) * (size_t)x.dims.H * (size_t)x.dims.N, "row sums"));
     TRY(lap(run, &mark, NULL));
-    TRY(is_dense(run, at) ? attend_dense(run, at, &x, &mark) : attend_instead(run, at, &x, &mark));
+    TRY(action == MCSA_REUSE ? attend_instead(run, at, &x, &mark)
+                             : attend_dense(run, at, &x, action == MCSA_ANCHOR, &mark));
     run->full += full_pairs(&x.dims);
     return MCSA_OK;
 }
