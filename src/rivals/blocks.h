@@ -9,9 +9,9 @@
  * that already are of this shape stay. */
 mcsa_status rival_choice_blocks(rival_choice *choice, const mcsa_dims *dims, int queries, int keys, mcsa_error *error);
 
-/* Keeps in row (h, q) the parts of highest score [H, Q, K]: of blocks of keys rival_row_budget(q, K, density[h]), of
- * single tokens the K of METHOD.md, the same for all rows.  density: [H] */
-mcsa_status rival_choice_keep_top(rival_choice *choice, const float *score, const double *density, int threads,
+/* Keeps in row q of every head the parts of highest score [H, Q, K]: of blocks of keys rival_row_budget(q, K, density),
+ * of single tokens the K of METHOD.md, the same for all rows. */
+mcsa_status rival_choice_keep_top(rival_choice *choice, const float *score, double density, int threads,
                                   mcsa_error *error);
 
 /* The same for head h alone: score [Q, K]. */

@@ -8,20 +8,7 @@
 #include "blocks.h"
 #include "pooled.h"
 
-#include <stdlib.h>
-
 enum { PISA_BLOCK = 64 };
-
-static mcsa_status keep_top(rival_pooled *p, mcsa_error *error)
-{
-    int H = p->choice.map.H;
-    double *density = malloc(sizeof *density * (size_t)H);
-    if (!density) return mcsa_fail(error, MCSA_ENOMEM, "no memory for the densities of %d heads", H);
-    for (int h = 0; h < H; h++) density[h] = rival_pooled_share(&p->choice, p->setup.density);
-    mcsa_status status = rival_choice_keep_top(&p->choice, p->score, density, p->setup.threads, error);
-    free(density);
-    return status;
-}
 
 static mcsa_status first_order(rival_pooled *p, const mcsa_qkv *x, mcsa_error *error)
 {
@@ -37,7 +24,8 @@ static mcsa_status choose(void *state, const rival_call *call, const rival_choic
     rival_pooled *p = state;
     TRY(rival_pooled_begin(p, call->x, PISA_BLOCK, PISA_BLOCK, error));
     TRY(rival_pooled_score(p, call->x, call->x->scale, error));
-    TRY(keep_top(p, error));
+    double share = rival_pooled_share(&p->choice, p->setup.density);
+    TRY(rival_choice_keep_top(&p->choice, p->score, share, p->setup.threads, error));
     TRY(rival_pooled_tail(p, call->x, error));
     TRY(first_order(p, call->x, error));
     *choice = &p->choice;
