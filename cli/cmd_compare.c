@@ -21,6 +21,7 @@
 typedef struct settings {
     const char *model, *prompts, *runs;
     option_texts run;
+    const char *methods, *densities, *schedule;
     int steps, frames, height, width, sampler;
     float guidance, shift;
     option_seeds seeds;
@@ -41,9 +42,18 @@ static const option table[] = {
     { .name = "runs", .kind = OPTION_TEXT, FIELD(runs), .value = "FILE",
       .help = "runs, one on a line, comments likewise" },
     { .name = "run", .kind = OPTION_TEXTS, FIELD(run), .value = "\"NAME: KEY=VALUE ...\"",
-      .help = "one more run; may be repeated. Keys are density, schedule, group, residual, branches and "
-              "dense-layers; `mcsa generate --help` describes them and says the defaults. Without --run and "
-              "--runs there is one run with all defaults" },
+      .help = "one more run; may be repeated. Keys are method, density, schedule, residual, dense-layers, "
+              "group and branches; `mcsa generate --help` describes them and says the defaults. Without "
+              "--run, --runs and --methods there is one run with all defaults" },
+    { .name = "methods", .kind = OPTION_TEXT, FIELD(methods), .value = "NAME[,NAME...]",
+      .help = "a run of each method at each density by one schedule, whose dense steps are the same for all. "
+              "`mcsa generate --method list` names them; mc-sparse has its branches apart, as in the paper. "
+              "NAME+residual adds the cached residual of dense - sparse" },
+    { .name = "density", .kind = OPTION_TEXT, FIELD(densities), .value = "X[,X...]",
+      .fallback = "0.10,0.15,0.25",
+      .help = "of --methods: the share of query-key pairs that their sparse calls compute" },
+    { .name = "schedule", .kind = OPTION_TEXT, FIELD(schedule), .value = "ramp|paper|every:N[,W]|list:A,B,C",
+      .fallback = "paper", .help = "of --methods" },
     { .name = "seeds", .kind = OPTION_SEEDS, FIELD(seeds), .value = "N[,N...]", .fallback = "0",
       .help = "of the noise; every caption is made with each" },
 
@@ -99,8 +109,9 @@ static const option table[] = {
 
 static const options_page page = {
     .command = "mcsa compare",
-    .summary = "set several ways to run MC-Sparse against dense attention",
-    .synopsis = "--model DIR --prompts FILE [--runs FILE] [--run \"NAME: KEY=VALUE ...\"] [options]",
+    .summary = "set MC-Sparse and other methods of sparse attention against dense",
+    .synopsis = "--model DIR --prompts FILE [--runs FILE] [--run \"NAME: KEY=VALUE ...\"] [--methods NAME,...] "
+                "[options]",
     .description =
         "Makes every caption with dense attention and then with each run from the same noise, and prints one "
         "table: what each run costs in attention and in seconds, and how near it stays to dense.\n\n"
@@ -113,7 +124,10 @@ static const options_page page = {
         "            --runs bench/ladder.txt --report ladder.json --markdown ladder.md\n\n"
         "    Two runs, typed here:\n"
         "        mcsa compare --model models/tiny-t2v --prompts bench/captions.txt \\\n"
-        "            --run \"default:\" --run \"sparser: density=0.05 residual=int4\"\n",
+        "            --run \"default:\" --run \"sparser: density=0.05 residual=int4\"\n\n"
+        "    Other methods and the paper's, with the same dense steps:\n"
+        "        mcsa compare --model models/tiny-t2v --prompts bench/captions.txt \\\n"
+        "            --methods bsa,svg2,pisa,mc-sparse --density 0.15,0.25\n",
 };
 
 /* Everything that one call of the command holds. */
@@ -148,7 +162,11 @@ static mcsa_status make_plan(job *j, mcsa_error *error)
     if (set->runs) TRY(plan_read_runs(&j->plan, set->runs, set->steps, error));
     for (int i = 0; i < set->run.count; i++)
         TRY(plan_add_run(&j->plan, set->run.text[i], "--run", set->steps, error));
-    if (j->plan.runs == 1) TRY(plan_add_run(&j->plan, "mcsa:", "the run of all defaults", set->steps, error));
+    if (set->methods)
+        TRY(plan_add_grid(&j->plan, &(plan_grid){ set->methods, set->densities, set->schedule }, set->steps,
+                          error));
+    if (j->plan.runs == 1)
+        TRY(plan_add_run(&j->plan, "mc-sparse:", "the run of all defaults", set->steps, error));
     return plan_read_captions(&j->plan, set->prompts, error);
 }
 
@@ -265,10 +283,13 @@ static mcsa_status make_clip(const job *j, clip_place at, rendition *out, mcsa_e
         .sampler = (dit_sampler_kind)set->sampler,
         .label = label,
         .quiet = set->quiet,
-        .dense = at.run == 0,
-        .attention = attention_config(&run->attention, set->steps, set->threads, set->isa),
+        .attention = &run->attention,
+        .steps = set->steps,
+        .threads = set->threads,
+        .isa = (mcsa_isa)set->isa,
+        .device = (mcsa_device)set->backend,
+        .seed = j->plan.seeds.seed[at.seed],
     };
-    order.attention.device = (mcsa_device)set->backend;
     return rendition_make(out, &order, error);
 }
 

@@ -15,15 +15,14 @@
 #include "staged.h"
 
 #include <stdlib.h>
-
-enum { METHOD_MCSA, METHOD_DENSE };
+#include <string.h>
 
 typedef struct settings {
     const char *model, *prompt, *context, *negative_context;
     int steps, frames, height, width;
     float guidance, shift;
     uint64_t seed;
-    int method, sampler;
+    int sampler;
     attention_settings attention;
     int threads, isa, backend, precision;
     int compare, quiet, json;
@@ -32,8 +31,6 @@ typedef struct settings {
 } settings;
 
 /* clang-format off */
-static const option_choice methods[] = { { "mcsa", METHOD_MCSA }, { "dense", METHOD_DENSE }, { 0 } };
-
 #define FIELD(name) .offset = offsetof(settings, name)
 
 static const option table[] = {
@@ -78,8 +75,6 @@ static const option table[] = {
               "scheduler_config.json, or 3" },
 
     { .name = "Attention", .kind = OPTION_HEADING },
-    { .name = "method", .kind = OPTION_CHOICE, FIELD(method), .choices = methods, .fallback = "mcsa",
-      .help = "MC-Sparse or plain dense attention" },
     ATTENTION_OPTIONS(settings, attention),
 
     { .name = "Machine", .kind = OPTION_HEADING },
@@ -101,7 +96,7 @@ static const option table[] = {
               "clip.mp4, or clip.safetensors for a model that does not make pixels" },
     { .name = "compare", .kind = OPTION_FLAG, FIELD(compare),
       .help = "make the dense clip from the same noise first, write it to FILE with -dense before the "
-              "ending, and say how much faster and how faithful MC-Sparse was" },
+              "ending, and say how much faster and how faithful the method was" },
     { .name = "report", .kind = OPTION_TEXT, FIELD(report), .value = "FILE",
       .help = "write what was done and what it cost as JSON" },
     { .name = "json", .kind = OPTION_FLAG, FIELD(json),
@@ -129,6 +124,10 @@ static const options_page page = {
                 "    Larger, with a quarter of the cache:\n"
                 "        mcsa generate --model models/tiny-t2v --prompt \"a green ring moves left\" \\\n"
                 "            --frames 24 --height 96 --width 96 --steps 20 --residual int4\n\n"
+                "    The same noise with another method of sparse attention, set against dense:\n"
+                "        mcsa generate --method list\n"
+                "        mcsa generate --model models/tiny-t2v --prompt \"a red star spins\" \\\n"
+                "            --method bsa --density 0.15 --schedule paper --compare\n\n"
                 "    A Wan checkpoint, with text states and decoding by Diffusers (docs/REAL_MODELS.md):\n"
                 "        mcsa generate --model Wan2.1-T2V-1.3B-Diffusers --context c.safetensors \\\n"
                 "            --negative-context n.safetensors --frames 5 --height 60 --width 104 \\\n"
@@ -155,10 +154,10 @@ static mcsa_status check_settings(settings *set, mcsa_error *error)
     if (set->prompt && set->context)
         return mcsa_fail(error, MCSA_EINVAL,
                          "--prompt and --context say the same thing twice; give one of them");
-    if (set->compare && set->method == METHOD_DENSE)
+    if (set->compare && attention_is_dense(&set->attention))
         return mcsa_fail(error, MCSA_EINVAL,
-                         "--compare sets mcsa against dense; --method dense leaves nothing to set");
-    return attention_check(&set->attention, set->steps, error);
+                         "--compare sets a method against dense; --method dense leaves nothing to set");
+    return attention_settle(&set->attention, set->steps, error);
 }
 
 static mcsa_status check_model(job *j, mcsa_error *error)
@@ -209,6 +208,8 @@ static mcsa_status prepare(job *j, mcsa_error *error)
 static mcsa_status perform(job *j, mcsa_error *error)
 {
     const settings *set = &j->set;
+    attention_settings dense = set->attention;
+    dense.method = "dense";
     rendition_order order = {
         .model = &j->model,
         .frames = set->frames,
@@ -220,17 +221,18 @@ static mcsa_status perform(job *j, mcsa_error *error)
         .guidance = set->guidance,
         .shift = set->shift,
         .sampler = (dit_sampler_kind)set->sampler,
-        .label = "dense",
+        .label = dense.method,
         .quiet = set->quiet,
-        .dense = set->compare || set->method == METHOD_DENSE,
-        .attention = attention_config(&set->attention, set->steps, set->threads, set->isa),
+        .attention = &dense,
+        .steps = set->steps,
+        .threads = set->threads,
+        .isa = (mcsa_isa)set->isa,
+        .device = (mcsa_device)set->backend,
+        .seed = set->seed,
     };
-    order.attention.device = (mcsa_device)set->backend;
-    if (set->compare) {
-        TRY(rendition_make(&j->dense, &order, error));
-        order.dense = 0;
-    }
-    if (!order.dense) order.label = "mcsa";
+    if (set->compare) TRY(rendition_make(&j->dense, &order, error));
+    order.attention = &set->attention;
+    order.label = set->attention.method;
     TRY(rendition_make(&j->made, &order, error));
     if (!set->compare) return MCSA_OK;
     return quality_of_latents(&j->fidelity, &j->dense.latent, &j->made.latent, error);
@@ -242,7 +244,7 @@ static void fill_report(report *r, const job *j)
     const dit_wan_config *config = dit_wan_describe(j->model.transformer);
     const processor_use used = processor_of((mcsa_device)set->backend, (mcsa_isa)set->isa, set->threads);
     *r = (report){
-        .method = methods[set->method].word,
+        .method = set->attention.method,
         .backend = choice_word(choices_backend, set->backend),
         .isa = used.isa,
         .threads = used.threads,
@@ -301,6 +303,10 @@ int cmd_generate(int argc, char **argv)
     mcsa_status status = options_parse(&page, argc, argv, &j.set, &help, &error);
     if (status == MCSA_OK && help) {
         options_help(&page, stdout);
+        return EXIT_DONE;
+    }
+    if (status == MCSA_OK && strcmp(j.set.attention.method, "list") == 0) {
+        attention_list_methods(stdout);
         return EXIT_DONE;
     }
     interrupt_watch();

@@ -15,18 +15,20 @@ typedef struct number_field {
     const char *key;
     size_t offset; /* in clip_numbers */
     int median;    /* rather than mean, in a summary */
+    int later;     /* older reports lack it */
 } number_field;
 
 /* clang-format off */
-#define FIELD(name, median) { #name, offsetof(clip_numbers, name), median }
+#define FIELD(name) .key = #name, .offset = offsetof(clip_numbers, name)
 
 static const number_field fields[] = {
-    FIELD(density_requested, 0), FIELD(density_executed, 0), FIELD(density_run, 0),
-    FIELD(psnr_db, 0), FIELD(ssim, 0), FIELD(rel_l2, 0),
-    FIELD(denoise_s, 1), FIELD(attention_s, 1), FIELD(linear_s, 1),
-    FIELD(denoise_speedup, 1), FIELD(attention_speedup, 1),
-    FIELD(dense, 0), FIELD(anchor, 0), FIELD(reuse, 0), FIELD(fallback, 0),
-    FIELD(selection_bytes, 0), FIELD(residual_bytes, 0),
+    { FIELD(density_requested) }, { FIELD(density_nominal), .later = 1 }, { FIELD(density_executed) },
+    { FIELD(density_tail), .later = 1 }, { FIELD(density_run) },
+    { FIELD(psnr_db) }, { FIELD(ssim) }, { FIELD(rel_l2) },
+    { FIELD(denoise_s), .median = 1 }, { FIELD(attention_s), .median = 1 }, { FIELD(linear_s), .median = 1 },
+    { FIELD(denoise_speedup), .median = 1 }, { FIELD(attention_speedup), .median = 1 },
+    { FIELD(dense) }, { FIELD(anchor) }, { FIELD(reuse) }, { FIELD(fallback) },
+    { FIELD(selection_bytes) }, { FIELD(residual_bytes) }, { FIELD(held_bytes), .later = 1 },
 };
 /* clang-format on */
 enum { FIELDS = sizeof fields / sizeof fields[0] };
@@ -38,39 +40,44 @@ static double *field_of(clip_numbers *numbers, int f)
 
 clip_numbers comparison_measure(const rendition *dense, const rendition *made, const quality *fidelity)
 {
-    const mcsa_stats *stats = &made->stats;
+    const attention_cost *cost = &made->cost;
     return (clip_numbers){
-        .density_requested = stats->density_requested,
-        .density_executed = stats->density_executed,
-        .density_run = stats->density_run,
+        .density_requested = cost->density_requested,
+        .density_nominal = cost->density_nominal,
+        .density_executed = cost->density_executed,
+        .density_tail = cost->density_tail,
+        .density_run = cost->density_run,
         .psnr_db = fidelity->psnr_db,
         .ssim = fidelity->ssim,
         .rel_l2 = fidelity->rel_l2,
         .denoise_s = made->denoise_s,
-        .attention_s = stats->attention_s,
+        .attention_s = cost->attention_s,
         .linear_s = made->linear_s,
         .denoise_speedup = dense->denoise_s / made->denoise_s,
-        .attention_speedup = dense->stats.attention_s / stats->attention_s,
-        .dense = (double)stats->dense,
-        .anchor = (double)stats->anchor,
-        .reuse = (double)stats->reuse,
-        .fallback = (double)stats->fallback,
-        .selection_bytes = (double)stats->selection_bytes,
-        .residual_bytes = (double)stats->residual_bytes,
+        .attention_speedup = dense->cost.attention_s / cost->attention_s,
+        .dense = (double)cost->dense,
+        .anchor = (double)cost->anchor,
+        .reuse = (double)cost->reuse,
+        .fallback = (double)cost->fallback,
+        .selection_bytes = (double)cost->selection_bytes,
+        .residual_bytes = (double)cost->residual_bytes,
+        .held_bytes = (double)cost->held_bytes,
     };
 }
 
-/* Six decimals; JSON has no infinity, null stands for that of identical clips. */
+/* Six decimals; JSON has no infinity, null stands for that of identical clips and of what is not told. */
+static void add_number(cJSON *object, const char *key, double value)
+{
+    if (isfinite(value))
+        cJSON_AddNumberToObject(object, key, round(value * 1e6) / 1e6);
+    else
+        cJSON_AddNullToObject(object, key);
+}
+
 static void add_numbers(cJSON *object, const clip_numbers *numbers)
 {
     clip_numbers copy = *numbers;
-    for (int f = 0; f < FIELDS; f++) {
-        double value = *field_of(&copy, f);
-        if (isfinite(value))
-            cJSON_AddNumberToObject(object, fields[f].key, round(value * 1e6) / 1e6);
-        else
-            cJSON_AddNullToObject(object, fields[f].key);
-    }
+    for (int f = 0; f < FIELDS; f++) add_number(object, fields[f].key, *field_of(&copy, f));
 }
 
 /* The key of the first number that is missing, or NULL. */
@@ -78,8 +85,9 @@ static const char *read_numbers(const cJSON *object, clip_numbers *numbers)
 {
     for (int f = 0; f < FIELDS; f++) {
         const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, fields[f].key);
-        if (!cJSON_IsNumber(item) && !cJSON_IsNull(item)) return fields[f].key;
-        *field_of(numbers, f) = cJSON_IsNull(item) ? INFINITY : item->valuedouble;
+        const int untold = cJSON_IsNull(item) || (!item && fields[f].later);
+        if (!cJSON_IsNumber(item) && !untold) return fields[f].key;
+        *field_of(numbers, f) = untold ? INFINITY : item->valuedouble;
     }
     return NULL;
 }
@@ -165,8 +173,7 @@ static cJSON *find(const comparison *c, const plan *p, clip_place at)
     seed_text(p->seeds.seed[at.seed], seed);
     for (cJSON *clip = c->clips->child; clip; clip = clip->next)
         if (strcmp(text_of(clip, "caption"), p->captions.line[at.caption].text) == 0 &&
-            strcmp(text_of(clip, "seed"), seed) == 0 && strcmp(text_of(clip, "method"), run->method) == 0 &&
-            strcmp(text_of(clip, "settings"), run->settings) == 0)
+            strcmp(text_of(clip, "seed"), seed) == 0 && strcmp(text_of(clip, "settings"), run->settings) == 0)
             return clip;
     return NULL;
 }
@@ -193,7 +200,7 @@ mcsa_status comparison_put(comparison *c, const plan *p, clip_place at, const cl
     cJSON_AddStringToObject(clip, "caption", p->captions.line[at.caption].text);
     cJSON_AddStringToObject(clip, "seed", seed);
     cJSON_AddStringToObject(clip, "run", run->name);
-    cJSON_AddStringToObject(clip, "method", run->method);
+    cJSON_AddStringToObject(clip, "method", run->attention.method);
     cJSON_AddStringToObject(clip, "settings", run->settings);
     cJSON_AddStringToObject(clip, "date", date);
     add_numbers(clip, numbers);
@@ -220,6 +227,12 @@ static double mean(const double *values, int count)
     return sum / count;
 }
 
+/* Half a point of density: what may be called the density asked. */
+static int misses_density(const clip_numbers *numbers)
+{
+    return numbers->reuse > 0 && !(fabs(numbers->density_executed - numbers->density_requested) <= 0.005);
+}
+
 /* found: [count]; values: [count], scratch. */
 static void summarize(run_summary *out, clip_numbers *found, int count, double *values)
 {
@@ -233,6 +246,42 @@ static void summarize(run_summary *out, clip_numbers *found, int count, double *
         out->psnr_low = fmin(out->psnr_low, found[i].psnr_db);
         out->psnr_high = fmax(out->psnr_high, found[i].psnr_db);
     }
+    out->density_missed = misses_density(&out->typical);
+}
+
+/* means: [count], the mean PSNR of each complete seed. */
+static void spread_over_seeds(run_summary *out, const double *means, int count)
+{
+    double square = 0.0;
+    out->seeds = count;
+    out->seed_low = INFINITY;
+    out->seed_high = -INFINITY;
+    for (int i = 0; i < count; i++) {
+        double from_mean = means[i] - mean(means, count);
+        square += from_mean * from_mean;
+        out->seed_low = fmin(out->seed_low, means[i]);
+        out->seed_high = fmax(out->seed_high, means[i]);
+    }
+    out->seed_deviation = count > 1 ? sqrt(square / (count - 1)) : 0.0;
+}
+
+/* The clips of a run that were made, seed by seed, into found [captions x seeds]; the mean PSNR of complete
+ * seeds into means [seeds]. */
+static int collect(const comparison *c, const plan *p, int run, clip_numbers *found, double *means,
+                   int *seeds)
+{
+    int count = 0;
+    *seeds = 0;
+    for (int seed = 0; seed < p->seeds.count; seed++) {
+        double sum = 0.0;
+        int first = count;
+        for (int caption = 0; caption < p->captions.count; caption++) {
+            if (!comparison_find(c, p, (clip_place){ caption, seed, run }, &found[count])) continue;
+            sum += found[count++].psnr_db;
+        }
+        if (count - first == p->captions.count) means[(*seeds)++] = sum / p->captions.count;
+    }
+    return count;
 }
 
 mcsa_status comparison_summary(const comparison *c, const plan *p, int run, run_summary *out,
@@ -240,20 +289,31 @@ mcsa_status comparison_summary(const comparison *c, const plan *p, int run, run_
 {
     size_t most = (size_t)p->captions.count * (size_t)p->seeds.count;
     clip_numbers *found = malloc(most * sizeof *found);
-    double *values = malloc(most * sizeof *values);
+    double *values = malloc(most * sizeof *values), *means = malloc((size_t)p->seeds.count * sizeof *means);
     mcsa_status status = MCSA_OK;
-    if (found && values) {
-        int count = 0;
-        for (int seed = 0; seed < p->seeds.count; seed++)
-            for (int caption = 0; caption < p->captions.count; caption++)
-                count += comparison_find(c, p, (clip_place){ caption, seed, run }, &found[count]);
+    if (found && values && means) {
+        int seeds, count = collect(c, p, run, found, means, &seeds);
         summarize(out, found, count, values);
+        spread_over_seeds(out, means, seeds);
     } else {
         status = mcsa_fail(error, MCSA_ENOMEM, "no memory for the numbers of %zu clips", most);
     }
     free(found);
     free(values);
+    free(means);
     return status;
+}
+
+static void add_summary(cJSON *run, const run_summary *summary)
+{
+    add_numbers(run, &summary->typical);
+    add_number(run, "psnr_db_low", summary->psnr_low);
+    add_number(run, "psnr_db_high", summary->psnr_high);
+    cJSON_AddNumberToObject(run, "seeds", summary->seeds);
+    add_number(run, "psnr_db_seed_low", summary->seed_low);
+    add_number(run, "psnr_db_seed_high", summary->seed_high);
+    add_number(run, "psnr_db_seed_deviation", summary->seed_deviation);
+    cJSON_AddBoolToObject(run, "density_missed", summary->density_missed);
 }
 
 static mcsa_status add_runs(cJSON *root, const comparison *c, const plan *p, mcsa_error *error)
@@ -265,13 +325,10 @@ static mcsa_status add_runs(cJSON *root, const comparison *c, const plan *p, mcs
         cJSON *run = cJSON_CreateObject();
         cJSON_AddItemToArray(runs, run);
         cJSON_AddStringToObject(run, "name", p->run[i].name);
-        cJSON_AddStringToObject(run, "method", p->run[i].method);
+        cJSON_AddStringToObject(run, "method", p->run[i].attention.method);
         cJSON_AddStringToObject(run, "settings", p->run[i].settings);
         cJSON_AddNumberToObject(run, "clips", summary.clips);
-        if (!summary.clips) continue;
-        add_numbers(run, &summary.typical);
-        cJSON_AddNumberToObject(run, "psnr_db_low", summary.psnr_low);
-        cJSON_AddNumberToObject(run, "psnr_db_high", summary.psnr_high);
+        if (summary.clips) add_summary(run, &summary);
     }
     return MCSA_OK;
 }

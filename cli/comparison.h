@@ -1,7 +1,7 @@
 /* comparison.h - the measurements of a comparison, clip by clip, and the file that keeps them.
  *
- *   {"version", "settings": {...}, "runs": [{"name", "clips", means ...}], "clips": [{"caption", "seed",
- * ...}]}
+ *   {"version", "settings": {...}, "runs": [{"name", "clips", means ...}],
+ *    "clips": [{"caption", "seed", ...}]}
  *
  * "clips" is the record; "runs" is computed from it whenever the file is written.  A clip is known by
  * caption, seed and the settings of its run, so a later call with more captions, seeds or runs makes only
@@ -18,13 +18,13 @@
 
 /* All are doubles, so that one table of names serves reading, writing and averaging. */
 typedef struct clip_numbers {
-    double density_requested, density_executed, density_run;
+    double density_requested, density_nominal, density_executed, density_tail, density_run;
     double psnr_db, ssim, rel_l2; /* against the dense clip; INFINITY, 1 and 0 for that one itself */
     double denoise_s, attention_s, linear_s;
     double denoise_speedup, attention_speedup; /* over the dense clip made in the same call of the command */
     double dense, anchor, reuse, fallback;     /* calls */
-    double selection_bytes, residual_bytes;
-} clip_numbers;
+    double selection_bytes, residual_bytes, held_bytes;
+} clip_numbers; /* INFINITY: not told, as by reports that are older than the number */
 
 clip_numbers comparison_measure(const rendition *dense, const rendition *made, const quality *fidelity);
 
@@ -55,7 +55,10 @@ mcsa_status comparison_put(comparison *c, const plan *p, clip_place at, const cl
 typedef struct run_summary {
     int clips;
     clip_numbers typical;
-    double psnr_low, psnr_high;
+    double psnr_low, psnr_high;                 /* over clips */
+    int seeds;                                  /* of which all captions were made */
+    double seed_low, seed_high, seed_deviation; /* over these seeds, of the mean PSNR of each; with n - 1 */
+    int density_missed; /* sparse calls executed not within half a point of the density asked */
 } run_summary;
 
 mcsa_status comparison_summary(const comparison *c, const plan *p, int run, run_summary *out,

@@ -1,36 +1,59 @@
-/* comparison_table.c - cells are made as text first, so that both styles print the same numbers. */
+/* comparison_table.c - cells are made as text first, so that both styles print the same numbers.  A column
+ * that says nothing in any row is left out. */
 #include "comparison_table.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLUMNS = 13, CELL_BYTES = 80 };
+enum { CELL_BYTES = 80 };
+
+/* clang-format off */
+enum {
+    RUN, ASKED, NOMINAL, DONE, ALIGNMENT, WHOLE_RUN, PSNR, OVER_CLIPS, OVER_SEEDS, SSIM, REL_L2,
+    DENOISE, SPEEDUP, ATTENTION, ATTENTION_SPEEDUP, HELD, CALLS, COLUMNS
+};
+
+static const char *const headings[COLUMNS] = {
+    "run", "s asked", "s nominal", "s done", "align.", "s of run", "PSNR dB", "min..max", "over seeds", "SSIM", "rel L2",
+    "denoise s", "speed-up", "attention s", "attention x", "held MiB", "calls d/a/r/f",
+};
+/* clang-format on */
 
 typedef char table_row[COLUMNS][CELL_BYTES];
 
-static const char *const headings[COLUMNS] = {
-    "run",    "s asked",   "s done",   "s of run",    "PSNR dB",   "min..max",      "SSIM",
-    "rel L2", "denoise s", "speed-up", "attention x", "cache MiB", "calls d/a/r/f",
-};
-
 static const char explanation[] =
-    "s is the share of query-key pairs: asked for, done by reuse calls, and over all calls of the run with "
-    "the cost of anchors. PSNR, SSIM and relative L2 are means over the clips, against dense from the same "
-    "noise. Seconds and speed-ups over dense are medians. Calls are dense, anchor, reuse and fallback.";
+    "s is the share of query-key pairs: asked for, kept by sparse calls, done by them with the padding of tiles "
+    "(align. is done over kept), and over all calls of the run with the cost of anchors. A ! marks a run that is "
+    "more than half a point from the density asked. PSNR, SSIM and relative L2 are means over the clips, against "
+    "dense from the same noise; min..max is over clips, over seeds is the standard deviation of the means of "
+    "each seed. Seconds and speed-ups over dense are medians. Held is what is kept between steps. Calls are "
+    "dense, anchor, reuse (any method's sparse ones) and fallback.";
 
 #define CELL(column, ...) snprintf(row[column], CELL_BYTES, __VA_ARGS__)
+
+/* Of a method, not of dense attention itself.  What an older report does not tell stays "-". */
+static void density_cells(table_row row, const run_summary *s)
+{
+    const clip_numbers *t = &s->typical;
+    CELL(ASKED, "%.3f", t->density_requested);
+    if (isfinite(t->density_nominal)) CELL(NOMINAL, "%.3f", t->density_nominal);
+    CELL(DONE, "%.3f%s", t->density_executed, s->density_missed ? " !" : "");
+    if (isfinite(t->density_nominal) && t->density_nominal > 0)
+        CELL(ALIGNMENT, "%.2f", t->density_executed / t->density_nominal);
+    CELL(HELD, "%.1f",
+         (isfinite(t->held_bytes) ? t->held_bytes : t->selection_bytes + t->residual_bytes) /
+             (1024.0 * 1024.0));
+}
 
 static void fidelity_cells(table_row row, const run_summary *s)
 {
     const clip_numbers *t = &s->typical;
-    CELL(1, "%.3f", t->density_requested);
-    CELL(2, "%.3f", t->density_executed);
-    CELL(4, "%.2f", t->psnr_db);
-    CELL(5, "%.1f..%.1f", s->psnr_low, s->psnr_high);
-    CELL(6, "%.4f", t->ssim);
-    CELL(7, "%.4f", t->rel_l2);
-    CELL(11, "%.1f", (t->selection_bytes + t->residual_bytes) / (1024.0 * 1024.0));
+    CELL(PSNR, "%.2f", t->psnr_db);
+    CELL(OVER_CLIPS, "%.1f..%.1f", s->psnr_low, s->psnr_high);
+    if (s->seeds > 1) CELL(OVER_SEEDS, "±%.2f", s->seed_deviation);
+    CELL(SSIM, "%.4f", t->ssim);
+    CELL(REL_L2, "%.4f", t->rel_l2);
 }
 
 static mcsa_status fill_row(table_row row, const comparison *c, const plan *p, int run, mcsa_error *error)
@@ -38,43 +61,65 @@ static mcsa_status fill_row(table_row row, const comparison *c, const plan *p, i
     run_summary s;
     TRY(comparison_summary(c, p, run, &s, error));
     for (int column = 0; column < COLUMNS; column++) CELL(column, "-");
-    CELL(0, "%.*s", CELL_BYTES - 1, p->run[run].name);
+    CELL(RUN, "%.*s", CELL_BYTES - 1, p->run[run].name);
     if (!s.clips) return MCSA_OK;
     const clip_numbers *t = &s.typical;
-    if (run > 0) fidelity_cells(row, &s); /* the first row is what the others are measured against */
-    CELL(3, "%.3f", t->density_run);
-    CELL(8, "%.2f", t->denoise_s);
-    CELL(9, "%.2f", t->denoise_speedup);
-    CELL(10, "%.2f", t->attention_speedup);
-    CELL(12, "%.0f/%.0f/%.0f/%.0f", t->dense, t->anchor, t->reuse, t->fallback);
+    if (run > 0) { /* the first row is what the others are measured against */
+        density_cells(row, &s);
+        fidelity_cells(row, &s);
+    }
+    CELL(WHOLE_RUN, "%.3f", t->density_run);
+    CELL(DENOISE, "%.2f", t->denoise_s);
+    CELL(SPEEDUP, "%.2f", t->denoise_speedup);
+    CELL(ATTENTION, "%.2f", t->attention_s);
+    CELL(ATTENTION_SPEEDUP, "%.2f", t->attention_speedup);
+    CELL(CALLS, "%.0f/%.0f/%.0f/%.0f", t->dense, t->anchor, t->reuse, t->fallback);
     return MCSA_OK;
 }
 
-/* rows: [count], headings first */
-static void print_plain(table_row *rows, int count, FILE *out)
+/* Characters, of which UTF-8 takes one byte that is no continuation each. */
+static int width_of(const char *text)
 {
-    int widths[COLUMNS] = { 0 };
-    for (int r = 0; r < count; r++)
-        for (int column = 0; column < COLUMNS; column++) {
-            int width = (int)strlen(rows[r][column]);
-            if (width > widths[column]) widths[column] = width;
+    int width = 0;
+    for (; *text; text++) width += ((unsigned char)*text & 0xc0) != 0x80;
+    return width;
+}
+
+/* The widest cell of each column; 0 for one that says nothing in any run.  rows: [count], headings first */
+static void measure(table_row *rows, int count, int widths[COLUMNS])
+{
+    for (int column = 0; column < COLUMNS; column++) {
+        int says = 0, widest = width_of(rows[0][column]);
+        for (int r = 1; r < count; r++) {
+            int width = width_of(rows[r][column]);
+            if (width > widest) widest = width;
+            says |= strcmp(rows[r][column], "-") != 0;
         }
+        widths[column] = says ? widest : 0;
+    }
+}
+
+static void print_plain(table_row *rows, int count, const int widths[COLUMNS], FILE *out)
+{
     for (int r = 0; r < count; r++) {
-        fprintf(out, "%-*s", widths[0], rows[r][0]);
-        for (int column = 1; column < COLUMNS; column++)
-            fprintf(out, "  %*s", widths[column], rows[r][column]);
+        fprintf(out, "%s%*s", rows[r][RUN], widths[RUN] - width_of(rows[r][RUN]), "");
+        for (int column = RUN + 1; column < COLUMNS; column++)
+            if (widths[column])
+                fprintf(out, "  %*s%s", widths[column] - width_of(rows[r][column]), "", rows[r][column]);
         fputc('\n', out);
     }
 }
 
-static void print_markdown(table_row *rows, int count, FILE *out)
+static void print_markdown(table_row *rows, int count, const int widths[COLUMNS], FILE *out)
 {
     for (int r = 0; r < count; r++) {
-        for (int column = 0; column < COLUMNS; column++) fprintf(out, "| %s ", rows[r][column]);
+        for (int column = 0; column < COLUMNS; column++)
+            if (widths[column]) fprintf(out, "| %s ", rows[r][column]);
         fputs("|\n", out);
         if (r > 0) continue;
         fputs("| --- ", out);
-        for (int column = 1; column < COLUMNS; column++) fputs("| ---: ", out);
+        for (int column = RUN + 1; column < COLUMNS; column++)
+            if (widths[column]) fputs("| ---: ", out);
         fputs("|\n", out);
     }
 }
@@ -90,11 +135,13 @@ mcsa_status comparison_table(const comparison *c, const plan *p, const char *cap
     for (int run = 0; status == MCSA_OK && run < p->runs; run++)
         status = fill_row(rows[run + 1], c, p, run, error);
     if (status == MCSA_OK) {
+        int widths[COLUMNS];
+        measure(rows, p->runs + 1, widths);
         fprintf(out, "%s\n\n", caption);
         if (style == TABLE_PLAIN)
-            print_plain(rows, p->runs + 1, out);
+            print_plain(rows, p->runs + 1, widths, out);
         else
-            print_markdown(rows, p->runs + 1, out);
+            print_markdown(rows, p->runs + 1, widths, out);
         fputc('\n', out);
         if (style == TABLE_PLAIN)
             options_wrap(explanation, 0, out);

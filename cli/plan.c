@@ -2,9 +2,13 @@
  * "--density=0.1". */
 #include "plan.h"
 
+#include "rivals/method.h"
+
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { WORD_BYTES = 64 /* of a method's name, a density */ };
 
 /* clang-format off */
 static const option keys[] = {
@@ -37,7 +41,7 @@ mcsa_status plan_add_dense(plan *p, mcsa_error *error)
     plan_run *run = grow(p);
     if (run) run->name = strdup("dense");
     if (!run || !run->name) return mcsa_fail(error, MCSA_ENOMEM, "no memory for a run");
-    run->method = "dense";
+    run->attention.method = "dense";
     p->runs++;
     return MCSA_OK;
 }
@@ -52,7 +56,7 @@ static mcsa_status at_place(const char *where, mcsa_error *error)
 /* "density=0.1 schedule=ramp" */
 static mcsa_status parse_words(plan_run *run, const char *text, mcsa_error *error)
 {
-    enum { MOST = 16 }; /* there are six keys */
+    enum { MOST = 16 }; /* there are seven keys */
     char *arguments[MOST];
     int count = 0, help;
     char *at = run->words = malloc(3 * strlen(text) + 1); /* "--" and an end for words of one letter */
@@ -88,10 +92,11 @@ static mcsa_status parse_run(plan_run *run, const char *text, int steps, mcsa_er
     const char *colon = strchr(text, ':');
     while (colon && colon[1] && !isspace((unsigned char)colon[1])) colon = strchr(colon + 1, ':');
     if (!colon) return mcsa_fail(error, MCSA_EINVAL, "'%.64s' is not of the form NAME: key=value ...", text);
-    run->method = "mcsa";
     TRY(parse_name(run, text, (size_t)(colon - text), error));
     TRY(parse_words(run, colon + 1, error));
-    TRY(attention_check(&run->attention, steps, error));
+    if (attention_is_dense(&run->attention))
+        return mcsa_fail(error, MCSA_EINVAL, "dense attention is the first run of every comparison already");
+    TRY(attention_settle(&run->attention, steps, error));
     return attention_text(&run->attention, run->settings, sizeof run->settings, error);
 }
 
@@ -139,6 +144,42 @@ mcsa_status plan_read_runs(plan *p, const char *path, int steps, mcsa_error *err
     }
     lines_free(&lines);
     return status;
+}
+
+/* The next of "a,b,c" into text; 0 at the end. */
+static int next_word(const char **list, char *text, size_t bytes)
+{
+    if (!**list) return 0;
+    size_t length = strcspn(*list, ",");
+    snprintf(text, bytes, "%.*s", (int)length, *list);
+    *list += length + ((*list)[length] == ',');
+    return 1;
+}
+
+static mcsa_status add_method(plan *p, const char *name, const char *density, const char *schedule, int steps,
+                              mcsa_error *error)
+{
+    static const char ending[] = "+residual";
+    char method[WORD_BYTES], line[PLAN_SETTINGS_BYTES + 4 * WORD_BYTES];
+    const size_t length = strlen(name), tail = sizeof ending - 1;
+    /* A method whose own name ends so is that method. */
+    const int with_residual =
+        length > tail && strcmp(name + length - tail, ending) == 0 && !rival_method_find(name);
+    snprintf(method, sizeof method, "%.*s", (int)(with_residual ? length - tail : length), name);
+    int wrote = snprintf(line, sizeof line, "%s s=%s: method=%s density=%s schedule=%s branches=apart%s",
+                         name, density, method, density, schedule, with_residual ? " residual=bf16" : "");
+    if ((size_t)wrote >= sizeof line)
+        return mcsa_fail(error, MCSA_EINVAL, "--schedule has %zu characters", strlen(schedule));
+    return plan_add_run(p, line, "--methods", steps, error);
+}
+
+mcsa_status plan_add_grid(plan *p, const plan_grid *grid, int steps, mcsa_error *error)
+{
+    char density[WORD_BYTES], name[WORD_BYTES];
+    for (const char *densities = grid->densities; next_word(&densities, density, sizeof density);)
+        for (const char *methods = grid->methods; next_word(&methods, name, sizeof name);)
+            TRY(add_method(p, name, density, grid->schedule, steps, error));
+    return MCSA_OK;
 }
 
 void plan_free(plan *p)

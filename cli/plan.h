@@ -12,8 +12,7 @@
 enum { PLAN_SETTINGS_BYTES = 512 };
 
 typedef struct plan_run {
-    char *name, *words; /* owned; the schedule lies in the words */
-    const char *method;
+    char *name, *words; /* owned; method and schedule lie in the words */
     attention_settings attention;
     char settings[PLAN_SETTINGS_BYTES]; /* attention_text: what tells one run from another */
 } plan_run;
@@ -35,6 +34,16 @@ mcsa_status plan_add_dense(plan *p, mcsa_error *error);
  * this many steps, and for a name or settings that the plan has already. */
 mcsa_status plan_add_run(plan *p, const char *text, const char *where, int steps, mcsa_error *error);
 mcsa_status plan_read_runs(plan *p, const char *path, int steps, mcsa_error *error);
+
+/* Methods at densities by one schedule: a run "NAME s=DENSITY" for each pair, density by density.  A name may
+ * end with "+residual": the method with the cached residual.  mc-sparse is as in the paper, branches apart.
+ */
+typedef struct plan_grid {
+    const char *methods, *densities; /* "bsa,pisa+residual", "0.10,0.25" */
+    const char *schedule;
+} plan_grid;
+
+mcsa_status plan_add_grid(plan *p, const plan_grid *grid, int steps, mcsa_error *error);
 void plan_free(plan *p);
 
 /* All clips of the plan. */

@@ -1,7 +1,8 @@
-/* rendition.h - one clip made by one method from given noise, with what it cost. */
+/* rendition.h - one clip made by one method of attention from given noise, with what it cost. */
 #ifndef MCSA_CLI_RENDITION_H
 #define MCSA_CLI_RENDITION_H
 
+#include "attention_run.h"
 #include "dit/sampler.h"
 #include "model.h"
 #include "progress.h"
@@ -16,15 +17,17 @@ typedef struct rendition_order {
     dit_sampler_kind sampler;
     const char *label; /* of the progress line */
     int quiet;
-    mcsa_config
-        attention; /* steps, density, schedule, ...; layers and branches are filled in from the model */
-    int dense;     /* every attention dense: the baseline */
+    const attention_settings *attention; /* settled */
+    int steps, threads;
+    mcsa_isa isa;
+    mcsa_device device;
+    uint64_t seed; /* of what another method of attention draws */
 } rendition_order;
 
 typedef struct rendition {
     planes latent; /* owns its data */
     double denoise_s, linear_s;
-    mcsa_stats stats;
+    attention_cost cost;
     int *anchors; /* [anchor_count] steps at which the schedule puts anchors */
     int anchor_count;
 } rendition;

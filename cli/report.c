@@ -20,36 +20,41 @@ static void add_number(cJSON *object, const char *key, double value)
 
 static double other_seconds(const rendition *r)
 {
-    return fmax(0.0, r->denoise_s - r->stats.attention_s - r->linear_s);
+    return fmax(0.0, r->denoise_s - r->cost.attention_s - r->linear_s);
 }
 
 static void add_measurements(cJSON *root, const rendition *made)
 {
-    const mcsa_stats *stats = &made->stats;
-    add_number(root, "density_requested", stats->density_requested);
-    add_number(root, "density_executed", stats->density_executed);
-    add_number(root, "density_run", stats->density_run);
+    const attention_cost *cost = &made->cost;
+    add_number(root, "density_requested", cost->density_requested);
+    add_number(root, "density_nominal", cost->density_nominal);
+    add_number(root, "density_executed", cost->density_executed);
+    add_number(root, "density_tail", cost->density_tail);
+    add_number(root, "density_run", cost->density_run);
     cJSON *anchors = cJSON_AddArrayToObject(root, "anchors");
     for (int i = 0; i < made->anchor_count; i++)
         cJSON_AddItemToArray(anchors, cJSON_CreateNumber(made->anchors[i]));
 
     cJSON *calls = cJSON_AddObjectToObject(root, "calls");
-    cJSON_AddNumberToObject(calls, "dense", (double)stats->dense);
-    cJSON_AddNumberToObject(calls, "anchor", (double)stats->anchor);
-    cJSON_AddNumberToObject(calls, "reuse", (double)stats->reuse);
-    cJSON_AddNumberToObject(calls, "fallback", (double)stats->fallback);
+    cJSON_AddNumberToObject(calls, "dense", (double)cost->dense);
+    cJSON_AddNumberToObject(calls, "anchor", (double)cost->anchor);
+    cJSON_AddNumberToObject(calls, "reuse", (double)cost->reuse);
+    cJSON_AddNumberToObject(calls, "fallback", (double)cost->fallback);
 
     cJSON *time = cJSON_AddObjectToObject(root, "time_s");
     add_number(time, "denoise", made->denoise_s);
-    add_number(time, "attention", stats->attention_s);
-    add_number(time, "grouping", stats->grouping_s);
-    add_number(time, "selection", stats->selection_s);
+    add_number(time, "attention", cost->attention_s);
+    add_number(time, "dense", cost->dense_s);
+    add_number(time, "grouping", cost->grouping_s);
+    add_number(time, "selection", cost->selection_s);
+    add_number(time, "sparse", cost->sparse_s);
     add_number(time, "linear", made->linear_s);
     add_number(time, "other", other_seconds(made));
 
     cJSON *bytes = cJSON_AddObjectToObject(root, "cache_bytes");
-    cJSON_AddNumberToObject(bytes, "selection", (double)stats->selection_bytes);
-    cJSON_AddNumberToObject(bytes, "residual", (double)stats->residual_bytes);
+    cJSON_AddNumberToObject(bytes, "selection", (double)cost->selection_bytes);
+    cJSON_AddNumberToObject(bytes, "residual", (double)cost->residual_bytes);
+    cJSON_AddNumberToObject(bytes, "held", (double)cost->held_bytes);
 }
 
 static void add_comparison(cJSON *root, const report *r)
@@ -60,7 +65,7 @@ static void add_comparison(cJSON *root, const report *r)
     add_number(fidelity, "rel_l2", r->fidelity.rel_l2);
     cJSON *speedup = cJSON_AddObjectToObject(root, "speedup");
     add_number(speedup, "denoise", r->dense->denoise_s / r->made->denoise_s);
-    add_number(speedup, "attention", r->dense->stats.attention_s / r->made->stats.attention_s);
+    add_number(speedup, "attention", r->dense->cost.attention_s / r->made->cost.attention_s);
 }
 
 char *report_json(const report *r)
@@ -117,23 +122,39 @@ static void bytes_text(int64_t bytes, char *text, size_t size)
     snprintf(text, size, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
 }
 
-static void method_rows(const report *r, FILE *out)
+static void density_rows(const attention_cost *cost, FILE *out)
 {
-    const mcsa_stats *stats = &r->made->stats;
-    char selection[40], residual[40];
+    fprintf(out, "%-18s%10.3f asked; sparse calls %.3f kept, %.3f executed", "density",
+            cost->density_requested, cost->density_nominal, cost->density_executed);
+    if (cost->density_tail > 0) fprintf(out, " and %.3f of a pooled tail", cost->density_tail);
+    fprintf(out, "; %.3f over the whole run\n", cost->density_run);
+}
+
+static void cache_row(const attention_cost *cost, FILE *out)
+{
+    char selection[40], residual[40], held[40];
+    bytes_text(cost->selection_bytes, selection, sizeof selection);
+    bytes_text(cost->residual_bytes, residual, sizeof residual);
+    bytes_text(cost->held_bytes, held, sizeof held);
+    fprintf(out, "%-18s%10s held between steps", "cache", held);
+    if (cost->selection_bytes) fprintf(out, ": %s selection, %s residual", selection, residual);
     fputc('\n', out);
-    bytes_text(stats->selection_bytes, selection, sizeof selection);
-    bytes_text(stats->residual_bytes, residual, sizeof residual);
-    fprintf(out, "%-18s%10.3f asked, %.3f executed by sparse calls, %.3f over the whole run\n", "density",
-            stats->density_requested, stats->density_executed, stats->density_run);
-    fprintf(out, "%-18s%10s selection, %s residual\n", "cache", selection, residual);
-    fprintf(out, "%-18s%10lld dense, %lld anchor, %lld reuse, %lld fallback\n", "calls",
-            (long long)stats->dense, (long long)stats->anchor, (long long)stats->reuse,
-            (long long)stats->fallback);
+}
+
+static void method_rows(const rendition *made, FILE *out)
+{
+    const attention_cost *cost = &made->cost;
+    fputc('\n', out);
+    density_rows(cost, out);
+    cache_row(cost, out);
+    fprintf(out, "%-18s%10.2f s dense, %.2f s grouping, %.2f s selection, %.2f s sparse\n", "attention is",
+            cost->dense_s, cost->grouping_s, cost->selection_s, cost->sparse_s);
+    fprintf(out, "%-18s%10lld dense, %lld anchor, %lld sparse, %lld fallback\n", "calls",
+            (long long)cost->dense, (long long)cost->anchor, (long long)cost->reuse,
+            (long long)cost->fallback);
     fprintf(out, "%-18s", "anchors at steps");
-    for (int i = 0; i < r->made->anchor_count; i++)
-        fprintf(out, "%s%d", i ? ", " : "    ", r->made->anchors[i]);
-    fputs(r->made->anchor_count ? "\n" : "    none\n", out);
+    for (int i = 0; i < made->anchor_count; i++) fprintf(out, "%s%d", i ? ", " : "    ", made->anchors[i]);
+    fputs(made->anchor_count ? "\n" : "    none\n", out);
 }
 
 void report_table(const report *r, FILE *out)
@@ -148,7 +169,7 @@ void report_table(const report *r, FILE *out)
         fprintf(out, "%-18s%10s\n", "", r->method);
     double dense_other = dense ? other_seconds(dense) : 0.0;
     time_row(out, "denoise", dense ? &dense->denoise_s : NULL, made->denoise_s);
-    time_row(out, "  attention", dense ? &dense->stats.attention_s : NULL, made->stats.attention_s);
+    time_row(out, "  attention", dense ? &dense->cost.attention_s : NULL, made->cost.attention_s);
     time_row(out, "  linear layers", dense ? &dense->linear_s : NULL, made->linear_s);
     time_row(out, "  other", dense ? &dense_other : NULL, other_seconds(made));
     if (dense) {
@@ -160,5 +181,5 @@ void report_table(const report *r, FILE *out)
         fprintf(out, "%-18s%10.4f\n", "SSIM", r->fidelity.ssim);
         fprintf(out, "%-18s%10.4f\n", "relative L2", r->fidelity.rel_l2);
     }
-    if (strcmp(r->method, "mcsa") == 0) method_rows(r, out);
+    if (strcmp(r->method, "dense") != 0) method_rows(made, out);
 }

@@ -1,7 +1,7 @@
 /* report.h - what a run did and what it cost: as JSON for programs and as a table for people.
  *
- * Seconds are wall seconds.  attention covers self- and cross-attention, grouping and selection are parts
- * of it, other is what denoise has beyond attention and linear layers. */
+ * Seconds are those of attention_run.h.  attention covers self- and cross-attention; dense, grouping,
+ * selection and sparse are parts of it; other is what denoise has beyond attention and linear layers. */
 #ifndef MCSA_CLI_REPORT_H
 #define MCSA_CLI_REPORT_H
 

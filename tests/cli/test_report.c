@@ -12,18 +12,22 @@ static int anchors[] = { 3, 5, 8 };
 static const rendition made = {
     .denoise_s = 10.0,
     .linear_s = 3.0,
-    .stats = { .dense = 64,
-               .anchor = 48,
-               .reuse = 528,
-               .fallback = 2,
-               .density_requested = 0.1f,
-               .density_executed = 0.1171875,
-               .density_run = 0.43,
-               .attention_s = 5.5,
-               .grouping_s = 0.25,
-               .selection_s = 0.5,
-               .selection_bytes = 1572864,
-               .residual_bytes = 50331648 },
+    .cost = { .dense = 64,
+              .anchor = 48,
+              .reuse = 528,
+              .fallback = 2,
+              .density_requested = 0.1f,
+              .density_nominal = 0.109375,
+              .density_executed = 0.1171875,
+              .density_run = 0.43,
+              .attention_s = 5.5,
+              .dense_s = 3.25,
+              .grouping_s = 0.25,
+              .selection_s = 0.5,
+              .sparse_s = 1.5,
+              .selection_bytes = 1572864,
+              .residual_bytes = 50331648,
+              .held_bytes = 51904512 },
     .anchors = anchors,
     .anchor_count = 3,
 };
@@ -31,12 +35,12 @@ static const rendition made = {
 static const rendition dense = {
     .denoise_s = 20.0,
     .linear_s = 3.0,
-    .stats = { .dense = 640, .density_requested = 1.0, .attention_s = 16.5 },
+    .cost = { .dense = 640, .density_requested = 1.0, .attention_s = 16.5 },
 };
 
 static report make_report(int compare)
 {
-    return (report){ .method = "mcsa",
+    return (report){ .method = "mc-sparse",
                      .backend = "cpu",
                      .isa = "avx2",
                      .threads = 2,
@@ -82,8 +86,8 @@ static cJSON *parse(const report *r)
 }
 
 #define ALWAYS                                                                         \
-    "method,backend,isa,threads,steps,tokens,heads,head_dim,layers,density_requested," \
-    "density_executed,density_run,anchors,calls,time_s,cache_bytes"
+    "method,backend,isa,threads,steps,tokens,heads,head_dim,layers,density_requested,density_nominal," \
+    "density_executed,density_tail,density_run,anchors,calls,time_s,cache_bytes"
 
 static void keys_are_those_that_were_promised(void **state)
 {
@@ -95,8 +99,8 @@ static void keys_are_those_that_were_promised(void **state)
     root = parse(&compared);
     check_keys(root, ALWAYS ",fidelity,speedup");
     check_keys(cJSON_GetObjectItem(root, "calls"), "dense,anchor,reuse,fallback");
-    check_keys(cJSON_GetObjectItem(root, "time_s"), "denoise,attention,grouping,selection,linear,other");
-    check_keys(cJSON_GetObjectItem(root, "cache_bytes"), "selection,residual");
+    check_keys(cJSON_GetObjectItem(root, "time_s"), "denoise,attention,dense,grouping,selection,sparse,linear,other");
+    check_keys(cJSON_GetObjectItem(root, "cache_bytes"), "selection,residual,held");
     check_keys(cJSON_GetObjectItem(root, "fidelity"), "psnr_db,ssim,rel_l2");
     check_keys(cJSON_GetObjectItem(root, "speedup"), "denoise,attention");
     cJSON_Delete(root);
@@ -107,16 +111,20 @@ static void values_are_those_of_the_run(void **state)
     (void)state;
     report compared = make_report(1);
     cJSON *root = parse(&compared);
-    assert_string_equal(cJSON_GetObjectItem(root, "method")->valuestring, "mcsa");
+    assert_string_equal(cJSON_GetObjectItem(root, "method")->valuestring, "mc-sparse");
     assert_string_equal(cJSON_GetObjectItem(root, "isa")->valuestring, "avx2");
     assert_true(number(root, NULL, "tokens") == 4096);
     assert_true(number(root, NULL, "density_requested") == 0.1); /* not 0.100000001490116 */
+    assert_true(number(root, NULL, "density_nominal") == 0.109375);
     assert_true(number(root, NULL, "density_executed") == 0.117188);
+    assert_true(number(root, NULL, "density_tail") == 0.0);
     assert_true(number(root, "calls", "reuse") == 528);
     assert_true(number(root, "calls", "fallback") == 2);
     assert_true(number(root, "time_s", "other") == 1.5); /* 10 - 5.5 - 3 */
     assert_true(number(root, "time_s", "selection") == 0.5);
+    assert_true(number(root, "time_s", "sparse") == 1.5);
     assert_true(number(root, "cache_bytes", "residual") == 50331648);
+    assert_true(number(root, "cache_bytes", "held") == 51904512);
     assert_true(number(root, "speedup", "denoise") == 2.0);
     assert_true(number(root, "speedup", "attention") == 3.0);
     assert_true(number(root, "fidelity", "psnr_db") == 31.25);
@@ -182,14 +190,40 @@ static void the_table_says_the_same(void **state)
             "denoise                20.00 s      10.00 s       2.00 x\n",
             "  attention            16.50 s       5.50 s       3.00 x\n", "PSNR                   31.25 dB",
             "SSIM                  0.9700\n",
-            "density                0.100 asked, 0.117 executed by sparse calls, 0.430 over the whole run\n",
-            "cache                1.5 MiB selection, 48.0 MiB residual\n",
-            "calls                     64 dense, 48 anchor, 528 reuse, 2 fallback\n",
+            "density                0.100 asked; sparse calls 0.109 kept, 0.117 executed; 0.430 over the whole run\n",
+            "cache               49.5 MiB held between steps: 1.5 MiB selection, 48.0 MiB residual\n",
+            "attention is            3.25 s dense, 0.25 s grouping, 0.50 s selection, 1.50 s sparse\n",
+            "calls                     64 dense, 48 anchor, 528 sparse, 2 fallback\n",
             "anchors at steps      3, 5, 8\n", NULL });
     r.fidelity.psnr_db = INFINITY;
     table(&r, (const char *const[]){ "PSNR                     inf (identical)\n", NULL });
     r = make_report(0);
     table(&r, (const char *const[]){ "denoise                10.00 s\n", NULL });
+}
+
+/* A method that does not tell selection and residual apart, with a tail and no anchor. */
+static void the_table_of_another_method_says_what_it_knows(void **state)
+{
+    (void)state;
+    const rendition pooled = {
+        .denoise_s = 10.0,
+        .cost = { .dense = 64,
+                  .reuse = 576,
+                  .density_requested = 0.25,
+                  .density_nominal = 0.25,
+                  .density_executed = 0.251,
+                  .density_tail = 0.012,
+                  .density_run = 0.31,
+                  .attention_s = 5.5,
+                  .held_bytes = 3 << 20 },
+    };
+    report r = make_report(1);
+    r.method = "pisa";
+    r.made = &pooled;
+    table(&r, (const char *const[]){ "density                0.250 asked; sparse calls 0.250 kept, 0.251 executed "
+                                     "and 0.012 of a pooled tail; 0.310 over the whole run\n",
+                                     "cache                3.0 MiB held between steps\n",
+                                     "anchors at steps      none\n", NULL });
 }
 
 int main(void)
@@ -200,6 +234,7 @@ int main(void)
         cmocka_unit_test(infinite_psnr_is_null_and_no_anchors_an_empty_list),
         cmocka_unit_test(the_file_is_the_text_and_a_line_end),
         cmocka_unit_test(the_table_says_the_same),
+        cmocka_unit_test(the_table_of_another_method_says_what_it_knows),
     };
     return cmocka_run_group_tests(tests, scratch_enter, scratch_leave);
 }

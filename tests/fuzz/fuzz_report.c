@@ -47,8 +47,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     mcsa_error error = { "" };
     text_line captions[] = { { "a red star", 1 }, { "a blue ring", 2 } };
-    plan_run runs[] = { { .name = "dense", .method = "dense" },
-                        { .name = "half", .method = "mcsa", .settings = "density=0.5" } };
+    plan_run runs[] = { { .name = "dense", .attention = { .method = "dense" } },
+                        { .name = "half", .attention = { .method = "mc-sparse" }, .settings = "density=0.5" } };
     const plan p = { .captions = { captions, 2 }, .seeds = { .count = 1 }, .run = runs, .runs = 2 };
     comparison c;
     char *path = fuzz_file("report.json", data, size);

@@ -2,6 +2,7 @@
 #include "fuzz.h"
 
 #include "plan.h"
+#include "rivals/method.h"
 
 #include <string.h>
 
@@ -10,14 +11,16 @@ enum { STEPS = 40 };
 static void check_run(const plan_run *run)
 {
     const attention_settings *set = &run->attention;
+    attention_settings again = *set;
     mcsa_error error = { "" };
-    REQUIRE(run->name[0] && !strcmp(run->method, "mcsa") && run->settings[0]);
+    REQUIRE(run->name[0] && run->settings[0]);
+    REQUIRE(attention_is_mc_sparse(set) || rival_method_find(set->method));
     REQUIRE(set->density > 0 && set->density <= 1);
     REQUIRE(set->group >= 1 && set->group <= 4096);
     REQUIRE(set->dense_layers >= 0);
     REQUIRE(set->residual >= MCSA_RESIDUAL_BF16 && set->residual <= MCSA_RESIDUAL_OFF);
     REQUIRE(set->branches == MCSA_BRANCHES_SHARED || set->branches == MCSA_BRANCHES_APART);
-    REQUIRE(attention_check(set, STEPS, &error) == MCSA_OK);
+    REQUIRE(attention_settle(&again, STEPS, &error) == MCSA_OK && again.residual == set->residual);
 }
 
 /* The settings of a run, as they are reported, make the same run. */

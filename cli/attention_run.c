@@ -1,0 +1,151 @@
+/* attention_run.c - the one place that knows that methods are of two kinds. */
+#include "attention_run.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static mcsa_config config_of(const attention_order *order)
+{
+    const attention_settings *set = order->settings;
+    return (mcsa_config){ .steps = order->steps,
+                          .layers = order->layers,
+                          .branches = order->branches,
+                          .density = set->density,
+                          .group = set->group,
+                          .schedule = set->schedule,
+                          .dense_layers = set->dense_layers,
+                          .sharing = (mcsa_sharing)set->branches,
+                          .residual = (mcsa_residual)set->residual,
+                          .threads = order->threads,
+                          .isa = order->isa,
+                          .device = order->device };
+}
+
+static mcsa_status open_dense(attention_run *out, const attention_order *order, mcsa_error *error)
+{
+    mcsa_config config = { .steps = order->steps,
+                           .layers = order->layers,
+                           .branches = order->branches,
+                           .density = 1.0f,
+                           .threads = order->threads,
+                           .isa = order->isa,
+                           .device = order->device };
+    /* MCSA_DENSE is zero, so this is a schedule of dense calls only. */
+    mcsa_action *actions = calloc((size_t)config.layers * (size_t)config.steps, sizeof *actions);
+    if (!actions) return mcsa_fail(error, MCSA_ENOMEM, "no memory for a schedule of %d steps", config.steps);
+    config.actions = actions;
+    mcsa_status status = mcsa_run_create(&out->run, &config, error->text, sizeof error->text);
+    free(actions);
+    return status;
+}
+
+static mcsa_status rival_self(void *state, mcsa_site at, const mcsa_tensor *q, const mcsa_tensor *k,
+                              const mcsa_tensor *v, const mcsa_tensor *out)
+{
+    return rival_attend(state, at, q, k, v, out);
+}
+
+static const char *rival_sentence(const void *state)
+{
+    return rival_run_error(state);
+}
+
+static mcsa_status open_rival(attention_run *out, const attention_order *order, mcsa_error *error)
+{
+    rival_config config = { .attention = config_of(order),
+                            .method = order->settings->method,
+                            .residual = order->settings->residual != MCSA_RESIDUAL_OFF,
+                            .grid = { order->grid[0], order->grid[1], order->grid[2] },
+                            .seed = order->seed };
+    TRY(rival_run_create(&out->rival, &config, error));
+    out->run = rival_run_dense(out->rival);
+    out->rival_attention = (dit_attention){ out->rival, rival_self, rival_sentence };
+    return MCSA_OK;
+}
+
+mcsa_status attention_run_open(attention_run *out, const attention_order *order, mcsa_error *error)
+{
+    *out = (attention_run){ .density = (double)order->settings->density,
+                            .tokens = order->grid[0] * order->grid[1] * order->grid[2] };
+    if (attention_is_dense(order->settings)) return open_dense(out, order, error);
+    if (!attention_is_mc_sparse(order->settings)) return open_rival(out, order, error);
+    mcsa_config config = config_of(order);
+    return mcsa_run_create(&out->run, &config, error->text, sizeof error->text);
+}
+
+void attention_run_close(attention_run *r)
+{
+    if (r->rival)
+        rival_run_free(r->rival);
+    else
+        mcsa_run_free(r->run);
+    *r = (attention_run){ 0 };
+}
+
+const dit_attention *attention_run_self(const attention_run *r)
+{
+    return r->rival ? &r->rival_attention : NULL;
+}
+
+int attention_run_action(const attention_run *r, mcsa_site at)
+{
+    return r->rival ? rival_run_action(r->rival, at) : mcsa_run_action(r->run, at);
+}
+
+/* K / N, K as METHOD.md rounds it. */
+static double kept_share(double density, int tokens)
+{
+    return fmin(fmax(floor(density * tokens + 0.5), 1), tokens) / tokens;
+}
+
+static attention_cost mc_sparse_cost(const mcsa_stats *s, int tokens)
+{
+    return (attention_cost){ .dense = s->dense,
+                             .anchor = s->anchor,
+                             .reuse = s->reuse,
+                             .fallback = s->fallback,
+                             .density_requested = s->density_requested,
+                             .density_nominal = s->reuse ? kept_share(s->density_requested, tokens) : 0,
+                             .density_executed = s->density_executed,
+                             .density_run = s->density_run,
+                             .attention_s = s->attention_s,
+                             .dense_s = s->dense_s,
+                             .grouping_s = s->grouping_s,
+                             .selection_s = s->selection_s,
+                             .sparse_s = s->sparse_s,
+                             .selection_bytes = s->selection_bytes,
+                             .residual_bytes = s->residual_bytes,
+                             .held_bytes = s->selection_bytes + s->residual_bytes };
+}
+
+/* dense: of the run that computed the dense calls and cross-attention. */
+static attention_cost rival_cost(const rival_stats *s, const mcsa_stats *dense, double density)
+{
+    return (attention_cost){ .dense = s->dense,
+                             .anchor = s->anchor,
+                             .reuse = s->sparse,
+                             .density_requested = density,
+                             .density_nominal = s->density_nominal,
+                             .density_executed = s->density_executed,
+                             .density_tail = s->density_tail,
+                             .density_run = s->density_run,
+                             .attention_s = dense->attention_s + s->choose_s + s->attend_s,
+                             .dense_s = dense->attention_s,
+                             .selection_s = s->choose_s,
+                             .sparse_s = s->attend_s,
+                             .held_bytes = s->held_bytes };
+}
+
+mcsa_status attention_run_cost(const attention_run *r, attention_cost *cost)
+{
+    mcsa_stats stats = { .size = sizeof stats };
+    TRY(mcsa_run_stats(r->run, &stats));
+    if (r->rival) {
+        rival_stats own;
+        rival_run_stats(r->rival, &own);
+        *cost = rival_cost(&own, &stats, r->density);
+    } else {
+        *cost = mc_sparse_cost(&stats, r->tokens);
+    }
+    return MCSA_OK;
+}
