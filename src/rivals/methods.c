@@ -4,10 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const rival_method rival_bsa;
+extern const rival_method rival_bsa, rival_bsa_reuse, rival_bsa_token, rival_bsa_group;
+extern const rival_method rival_adaspa, rival_wa_rs;
 
 const rival_method *const rival_methods[] = {
-    &rival_bsa,
+    &rival_bsa, &rival_bsa_reuse, &rival_bsa_token, &rival_bsa_group, &rival_adaspa, &rival_wa_rs,
     NULL,
 };
 
