@@ -1,0 +1,35 @@
+/* strips.h - the strips of a loaded tile, for verbs that walk them with the kernels themselves (see cpu/tile.h), and
+ * arrays of floats as rows. */
+#ifndef RIVALS_CPU_STRIPS_H
+#define RIVALS_CPU_STRIPS_H
+
+#include "cpu/tile.h"
+
+static const float RIVAL_LOG2_E = 0x1.715476p+0f, RIVAL_LN_2 = 0x1.62e430p-1f;
+
+/* Lanes of the strip that begins at query `at`. */
+static inline int rival_strip_lanes(const mcsa_tile *tile, int at)
+{
+    int left = tile->count - at;
+    return left < MCSA_STRIP ? mcsa_lanes(left) : MCSA_STRIP;
+}
+
+/* Its packed queries. */
+static inline uint32_t *rival_strip_queries(const mcsa_tile *tile, int at)
+{
+    return tile->queries + (int64_t)at * tile->D;
+}
+
+/* Its output [D, lanes]. */
+static inline float *rival_strip_output(const mcsa_tile *tile, int at)
+{
+    return tile->output + (int64_t)at * tile->D;
+}
+
+/* Rows index[0 .. count), or the first `count`, of an array [.., D]. */
+static inline mcsa_rows rival_float_rows(const float *array, const int32_t *index, int count, int D)
+{
+    return (mcsa_rows){ array, MCSA_F32, D, 1, index, 0, count, D };
+}
+
+#endif
