@@ -6,6 +6,7 @@
  * log-sum-exp, so the weight of the first-order term cannot go stale when the maximum grows, as it does in the public
  * kernel.  The covariance prior of the public code (use_bias, for images only) is left out. */
 #include "blocks.h"
+#include "budget.h"
 #include "pooled.h"
 
 enum { PISA_BLOCK = 64 };
@@ -24,7 +25,7 @@ static mcsa_status choose(void *state, const rival_call *call, const rival_choic
     rival_pooled *p = state;
     TRY(rival_pooled_begin(p, call->x, PISA_BLOCK, PISA_BLOCK, error));
     TRY(rival_pooled_score(p, call->x, call->x->scale, error));
-    double share = rival_pooled_share(&p->choice, p->setup.density);
+    double share = rival_target_share(&p->choice, p->setup.density);
     TRY(rival_choice_keep_top(&p->choice, p->score, share, p->setup.threads, error));
     TRY(rival_pooled_tail(p, call->x, error));
     TRY(first_order(p, call->x, error));

@@ -80,22 +80,3 @@ mcsa_status rival_pooled_tail(rival_pooled *p, const mcsa_qkv *x, mcsa_error *er
     p->choice.tail = (rival_tail){ .key = p->key, .value = p->value, .weight = p->weight };
     return MCSA_OK;
 }
-
-static double all_pairs(const rival_choice *choice)
-{
-    double rows = 0;
-    for (int q = 0; q < choice->queries.P; q++) rows += rival_pooled_rows(choice, q);
-    return rows * choice->keys.N * choice->keys.H;
-}
-
-/* Density 1 is everything, padding of the last block of queries included. */
-double rival_pooled_target(const rival_choice *choice, double density)
-{
-    double N = choice->keys.N;
-    return density >= 1 ? all_pairs(choice) : density * N * N * choice->keys.H;
-}
-
-double rival_pooled_share(const rival_choice *choice, double density)
-{
-    return rival_pooled_target(choice, density) / all_pairs(choice);
-}

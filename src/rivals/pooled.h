@@ -1,5 +1,5 @@
-/* pooled.h - what methods that judge blocks of keys by mean query and mean key share: the means, their scores, the tail
- * made of them, and the pairs that such a call is to execute. */
+/* pooled.h - what methods that judge blocks of keys by mean query and mean key share: the means, their scores, and the
+ * tail made of them. */
 #ifndef RIVALS_POOLED_H
 #define RIVALS_POOLED_H
 
@@ -27,15 +27,5 @@ mcsa_status rival_pooled_score(rival_pooled *p, const mcsa_qkv *x, float scale, 
 
 /* Blocks that are not kept come in as one virtual key each: mean key, mean value and number of rows. */
 mcsa_status rival_pooled_tail(rival_pooled *p, const mcsa_qkv *x, mcsa_error *error);
-
-/* Pairs that the blocks of a call are to execute at a density, and their share of what all of them would take. */
-double rival_pooled_target(const rival_choice *choice, double density);
-double rival_pooled_share(const rival_choice *choice, double density);
-
-/* Rows of block q of the queries, padded as a kernel executes them. */
-static inline int rival_pooled_rows(const rival_choice *choice, int q)
-{
-    return rival_tile_rows(rival_part_size(&choice->queries, 0, q));
-}
 
 #endif

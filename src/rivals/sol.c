@@ -8,6 +8,7 @@
  *
  * tau is one number in the public kernel, 1 unless told, and what it executes depends on the input.  Here it is found
  * for each call so that the density asked is executed; which row and head gets how much of it stays the method's. */
+#include "budget.h"
 #include "pooled.h"
 #include "ranking.h"
 
@@ -77,7 +78,7 @@ static double exact_pairs(void *user, double tau)
         int64_t keys = 0;
         for (int k = 0; k < map->K; k++)
             if (is_exact(p->score + row * map->K, q, k, tau)) keys += rival_part_size(&p->choice.keys, 0, k);
-        pairs += keys * rival_pooled_rows(&p->choice, q);
+        pairs += keys * rival_padded_rows(&p->choice, q);
     }
     return (double)pairs;
 }
@@ -94,7 +95,7 @@ static double find_tau(rival_pooled *p)
     /* below by more than the rounding of the largest float */
     double margin = 1 + 0x1p-20 * fabs((double)low);
     return rival_knob(exact_pairs, p, (double)low - margin, (double)high,
-                      rival_pooled_target(&p->choice, p->setup.density));
+                      rival_target_pairs(&p->choice, p->setup.density));
 }
 
 static mcsa_status choose(void *state, const rival_call *call, const rival_choice **choice, mcsa_error *error)

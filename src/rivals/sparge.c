@@ -14,7 +14,7 @@
  * below it whose forced blocks take half of the density asked, but at least -0.1, the released top-k function's, which
  * forces nothing.  The share of blocks that each row keeps: so that forced blocks and kept ones together execute the
  * density asked. */
-#include "blocks.h"
+#include "budget.h"
 #include "pooled.h"
 #include "ranking.h"
 
@@ -111,14 +111,14 @@ static double forced_pairs(void *user, double theta)
     for (int h = 0; h < choice->map.H; h++)
         for (int q = 0; q < choice->map.Q; q++) {
             int keys = is_alike(s->query[(int64_t)h * choice->map.Q + q], theta) ? s->apart[h] : choice->keys.N;
-            pairs += (double)rival_pooled_rows(choice, q) * keys;
+            pairs += (double)rival_padded_rows(choice, q) * keys;
         }
     return pairs;
 }
 
 static void find_theta(similarity *s)
 {
-    double half = rival_pooled_target(&s->p->choice, s->p->setup.density) / 2;
+    double half = rival_target_pairs(&s->p->choice, s->p->setup.density) / 2;
     if (forced_pairs(s, THETA_MOST) > half) count_keys(s, rival_knob(forced_pairs, s, THETA_LEAST, THETA_MOST, half));
 }
 
@@ -154,7 +154,7 @@ static double kept_pairs(void *user, double share)
             int count = kept_blocks(s, h, q, share), keys = N;
             if (is_alike(s->query[row], s->theta))
                 keys = s->apart[h] + count * SPARGE_KEYS - (count > s->late[row] ? missing : 0);
-            pairs += (double)rival_pooled_rows(choice, q) * keys;
+            pairs += (double)rival_padded_rows(choice, q) * keys;
         }
     return pairs;
 }
@@ -180,7 +180,7 @@ static mcsa_status keep(similarity *s, mcsa_error *error)
     find_theta(s);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t row = 0; row < (int64_t)map->H * map->Q; row++) mask_row(s, row);
-    double share = rival_knob(kept_pairs, s, 0, 1, rival_pooled_target(&p->choice, p->setup.density));
+    double share = rival_knob(kept_pairs, s, 0, 1, rival_target_pairs(&p->choice, p->setup.density));
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t row = 0; row < (int64_t)map->H * map->Q; row++)
         keep_row(s, row, share, room + (int64_t)omp_get_thread_num() * map->K);

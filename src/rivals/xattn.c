@@ -6,7 +6,7 @@
  * here it is found for each call so that the density asked is executed, and which row and head gets how much of it
  * stays the method's. */
 #include "blocks.h"
-#include "pooled.h"
+#include "budget.h"
 #include "ranking.h"
 
 #include <stdlib.h>
@@ -94,7 +94,7 @@ static double kept_pairs(void *user, double tau)
         int64_t keys = 0;
         for (int r = kept_blocks(x, row, tau) - 1; r >= 0; r--)
             keys += rival_part_size(&x->choice.keys, 0, x->rank[row * map->K + r]);
-        pairs += keys * rival_pooled_rows(&x->choice, (int)(row % map->Q));
+        pairs += keys * rival_padded_rows(&x->choice, (int)(row % map->Q));
     }
     return (double)pairs;
 }
@@ -106,7 +106,7 @@ static mcsa_status choose(void *state, const rival_call *call, const rival_choic
     TRY(reserve(x, &call->x->dims, error));
     TRY(rank(x, call->x, error));
     /* the shares before a rank are below 2, whatever their rounding: tau = 2 keeps everything, and tau = 0 the best */
-    double tau = rival_knob(kept_pairs, x, 0, 2, rival_pooled_target(&x->choice, x->setup.density));
+    double tau = rival_knob(kept_pairs, x, 0, 2, rival_target_pairs(&x->choice, x->setup.density));
     for (int64_t row = 0; row < (int64_t)map->H * map->Q; row++)
         for (int r = kept_blocks(x, row, tau) - 1; r >= 0; r--)
             rival_map_keep(map, (int)(row / map->Q), (int)(row % map->Q), x->rank[row * map->K + r]);
