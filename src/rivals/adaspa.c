@@ -3,8 +3,8 @@
  *
  * INFERRED: the size of blocks, the distance between the two levels of density, and that the row LSE is that of the
  * search step's own dense call, where AdaSpa takes the one before. */
+#include "budget.h"
 #include "ladder.h"
-#include "pooled.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +62,7 @@ static mcsa_status keep_by_level(const rival_rung *rung, rival_choice *choice, c
 {
     const rival_map *map = &choice->map;
     int64_t head = (int64_t)map->Q * map->K;
-    double share = rival_pooled_share(choice, rung->setup.density);
+    double share = rival_target_share(choice, rung->setup.density);
     TRY(rival_choice_keep_top(choice, mass, share, rung->setup.threads, error));
     for (int h = 0; h < map->H; h++) recalled[h] = recall(map, h, choice->queries.N, mass + h * head);
     spread(map->H, share, recalled, density);

@@ -2,6 +2,7 @@
  * step.  Blocks of 128 queries and 64 keys are INFERRED: the paper says that they are "typically aligned with the
  * tile". */
 #include "blocks.h"
+#include "budget.h"
 #include "pooled.h"
 
 enum { BSA_QUERIES = 128, BSA_KEYS = 64 };
@@ -11,7 +12,7 @@ static mcsa_status choose(void *state, const rival_call *call, const rival_choic
     rival_pooled *p = state;
     TRY(rival_pooled_begin(p, call->x, BSA_QUERIES, BSA_KEYS, error));
     TRY(rival_pooled_score(p, call->x, call->x->scale, error));
-    double share = rival_pooled_share(&p->choice, p->setup.density);
+    double share = rival_target_share(&p->choice, p->setup.density);
     TRY(rival_choice_keep_top(&p->choice, p->score, share, p->setup.threads, error));
     *choice = &p->choice;
     return MCSA_OK;

@@ -5,9 +5,9 @@
 #include "ladder.h"
 
 #include "base/tensor.h"
+#include "budget.h"
 #include "core/run.h"
 #include "core/schedule.h"
-#include "pooled.h"
 
 #include <stdlib.h>
 
@@ -119,7 +119,7 @@ mcsa_status rival_rung_observe(void *state, const rival_call *call, mcsa_error *
         return mcsa_fail(error, MCSA_ENOMEM, "no memory for masses of %d x %d parts", choice->map.Q, choice->map.K);
     mcsa_status status = MCSA_OK;
     double density = rung->setup.density;
-    if (rung->key_rows > 1) density = rival_pooled_share(choice, density);
+    if (rung->key_rows > 1) density = rival_target_share(choice, density);
     for (int h = 0; status == MCSA_OK && h < choice->map.H; h++) {
         status = rival_rung_mass(rung, call, choice, h, mass, error);
         if (status == MCSA_OK) status = rival_choice_keep_head(choice, h, mass, density, rung->setup.threads, error);

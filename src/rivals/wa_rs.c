@@ -4,7 +4,7 @@
  * cut (INFERRED), so that every row executes the same share.  The window is over the flat sequence of tokens, as
  * public. */
 #include "blocks.h"
-#include "pooled.h"
+#include "budget.h"
 
 #include <stdlib.h>
 
@@ -50,7 +50,7 @@ static mcsa_status choose(void *state, const rival_call *call, const rival_choic
         return mcsa_fail(error, MCSA_ENOMEM, "no memory for the distances of %d x %d blocks", choice->queries.P,
                          choice->keys.P);
     fill_nearness(choice, nearness);
-    double share = rival_pooled_share(choice, w->setup.density);
+    double share = rival_target_share(choice, w->setup.density);
     mcsa_status status = MCSA_OK;
     for (int h = 0; status == MCSA_OK && h < call->x->dims.H; h++)
         status = rival_choice_keep_head(choice, h, nearness, share, w->setup.threads, error);
