@@ -85,6 +85,15 @@ expect 0 generate --model "$model" --prompt "$caption" $small --quiet --schedule
 expect 0 generate --model "$model" --prompt "$caption" $small --quiet --schedule paper --residual off \
     --shift 5 --backend cpu --out a.png
 
+# Another method by the same schedule: of the same noise, and not the same clip.
+expect 0 generate --method list && says out "bsa "
+expect 0 generate --model "$model" --prompt "$caption" $small --quiet --method bsa --density 0.5 --out bsa.safetensors
+cmp -s bsa.safetensors dense.safetensors && fail "bsa made the dense clip"
+expect 0 generate --model "$model" --prompt "$caption" $small --json --method bsa --residual bf16 --density 0.5 \
+    --schedule list:0 --out a.png
+says out '"method":	"bsa"'
+says out '"anchors":	[0]'
+
 # What was typed wrong is 2, what went wrong is 1, and both say why.
 expect 2 generate --model "$model" --prompt "a red elephant" && says err '"elephant"' && says err "star"
 expect 2 generate --model "$model" --prompt "$caption" --height 62 && says err "60 and 64"
@@ -92,6 +101,8 @@ expect 2 generate --model "$model" --prompt "$caption" --schedule list:9,3
 expect 2 generate --model "$model" --prompt "$caption" --out clip.gif && says err ".mp4"
 expect 2 generate --model "$model/transformer" --prompt "$caption" && says err "--context"
 expect 2 generate --prompt "$caption" && says err "--model"
+expect 2 generate --model "$model" --prompt "$caption" --method bsa --residual int4 && says err "bf16 or off"
+expect 2 generate --model "$model" --prompt "$caption" --method elephant && says err "--method list"
 expect 2 generate --stepz 3 && says err "--steps"
 expect 2 draw && says err "generate"
 expect 1 generate --model nowhere --prompt "$caption" && says err "nowhere"

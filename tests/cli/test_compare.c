@@ -1,13 +1,11 @@
 /* test_compare.c - plans that are refused in words, measurements that survive a file, and the command itself
  * on a small random model: what it makes, what it does not make again, and what an interrupt leaves.
  *
- * The model is the golden one of the transformer with a text encoder made here, so nothing is skipped where
- * the trained model is not. */
+ * Nothing is skipped where the trained model is not: small_model.h. */
 #include "command.h"
 #include "comparison_table.h"
-#include "dit/safetensors.h"
 #include "fingerprint.h"
-#include "scratch.h"
+#include "small_model.h"
 
 #include <math.h>
 #include <signal.h>
@@ -21,48 +19,6 @@
 
 static const char *const LADDER = MCSA_GOLDEN_DIR "/../../bench/ladder.txt";
 static const char *const CAPTIONS = MCSA_GOLDEN_DIR "/../../bench/captions.txt";
-
-static void write_text(const char *path, const char *text)
-{
-    FILE *stream = fopen(path, "w");
-    assert_non_null(stream);
-    fputs(text, stream);
-    fclose(stream);
-}
-
-/* The whole file, to be freed. */
-static char *read_text(const char *path)
-{
-    FILE *stream = fopen(path, "r");
-    assert_non_null(stream);
-    char *text = calloc(1, 1 << 16);
-    assert_non_null(text);
-    size_t bytes = fread(text, 1, (1 << 16) - 1, stream);
-    assert_in_range(bytes, 1, (1 << 16) - 2);
-    fclose(stream);
-    return text;
-}
-
-static cJSON *read_json(const char *path)
-{
-    char *text = read_text(path);
-    cJSON *root = cJSON_Parse(text);
-    assert_non_null(root);
-    free(text);
-    return root;
-}
-
-static double number(const cJSON *object, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    assert_true(cJSON_IsNumber(item));
-    return item->valuedouble;
-}
-
-static void must(mcsa_status status, const mcsa_error *error)
-{
-    if (status != MCSA_OK) fail_msg("%s", error->text);
-}
 
 static void the_shipped_lists_are_plans(void **state)
 {
@@ -210,53 +166,6 @@ static void other_reports_are_refused(void **state)
     unlink("c.json");
 }
 
-/* DIR "model": the golden transformer, and a text encoder of its width with four words. */
-static void make_model(void)
-{
-    enum { WIDTH = 40, ROWS = 6, WORDS = 6, WINDOW = 1 };
-    static float position[ROWS * WIDTH], window[(2 * WINDOW + 1) * WORDS * WIDTH];
-    if (access("model", F_OK) == 0) return;
-    assert_int_equal(mkdir("model", 0777), 0);
-    assert_int_equal(mkdir("model/text_encoder", 0777), 0);
-    assert_int_equal(symlink(MCSA_GOLDEN_DIR "/wan-bf16", "model/transformer"), 0);
-    write_text("model/text_encoder/config.json",
-               "{\"_class_name\": \"WordWindowEncoder\", \"max_words\": 6, \"window\": 1, \"width\": 40, "
-               "\"vocabulary\": [\"<pad>\", \"<null>\", \"a\", \"red\", \"blue\", \"star\"]}");
-    for (int i = 0; i < ROWS * WIDTH; i++) position[i] = (float)sin(0.7 * i);
-    for (int i = 0; i < (2 * WINDOW + 1) * WORDS * WIDTH; i++) window[i] = (float)sin(1.3 * i);
-    dit_tensor tensors[] = {
-        { .name = "position.weight",
-          .dtype = MCSA_F32,
-          .rank = 2,
-          .shape = { ROWS, WIDTH },
-          .data = position },
-        { .name = "window.weight",
-          .dtype = MCSA_F32,
-          .rank = 3,
-          .shape = { 2 * WINDOW + 1, WORDS, WIDTH },
-          .data = window },
-    };
-    mcsa_error error = { "" };
-    must(dit_tensors_write("model/text_encoder/model.safetensors", tensors, 2, &error), &error);
-}
-
-static int remove_model(void **state)
-{
-    unlink("model/text_encoder/model.safetensors");
-    unlink("model/text_encoder/config.json");
-    rmdir("model/text_encoder");
-    unlink("model/transformer");
-    rmdir("model");
-    return scratch_leave(state);
-}
-
-#define ARGUMENTS(...)                                                    \
-    (int)(sizeof((char *[]){ __VA_ARGS__ }) / sizeof(char *)), (char *[]) \
-    {                                                                     \
-        __VA_ARGS__                                                       \
-    }
-#define SMALL \
-    "--model", "model", "--quiet", "--frames", "2", "--height", "16", "--width", "16", "--threads", "1"
 #define COMPARE(...) cmd_compare(ARGUMENTS(SMALL, "--prompts", "two.txt", __VA_ARGS__))
 #define HALF "half: density=0.5 group=8 schedule=list:1"
 #define EIGHTH "eighth: density=0.125 group=8 schedule=list:1"
@@ -264,7 +173,7 @@ static int remove_model(void **state)
 static void an_interrupted_comparison_keeps_whole_clips(void **state)
 {
     (void)state;
-    make_model();
+    small_model_make();
     write_text("two.txt", "a red star\na blue star\n");
     pid_t child = fork(); /* before any thread was started here */
     assert_true(child >= 0);
@@ -289,7 +198,7 @@ static void an_interrupted_comparison_keeps_whole_clips(void **state)
 static void a_second_call_makes_only_what_is_new(void **state)
 {
     (void)state;
-    make_model();
+    small_model_make();
     write_text("two.txt", "a red star\na blue star # and a comment\n");
     assert_int_equal(COMPARE("--steps", "4", "--run", HALF, "--seeds", "0,7", "--report", "r.json",
                              "--markdown", "r.md", "--sheet", "r.png"),
@@ -341,7 +250,7 @@ static void a_second_call_makes_only_what_is_new(void **state)
 static void a_clip_is_the_one_that_generate_makes(void **state)
 {
     (void)state;
-    make_model();
+    small_model_make();
     write_text("two.txt", "a blue star\n");
     assert_int_equal(COMPARE("--steps", "4", "--run", HALF, "--seeds", "3", "--report", "c.json"), EXIT_DONE);
     assert_int_equal(cmd_generate(ARGUMENTS(SMALL, "--prompt", "a blue star", "--seed", "3", "--steps", "4",
@@ -363,7 +272,7 @@ static void other_weights_have_another_fingerprint(void **state)
     (void)state;
     char before[17], after[17], back[17];
     mcsa_error error = { "" };
-    make_model();
+    small_model_make();
     must(fingerprint_model(before, "model", &error), &error);
     write_text("model/more.safetensors", "weights");
     must(fingerprint_model(after, "model", &error), &error);
@@ -382,7 +291,7 @@ static void other_weights_have_another_fingerprint(void **state)
 static void wrong_usage_is_said_before_anything_is_made(void **state)
 {
     (void)state;
-    make_model();
+    small_model_make();
     write_text("two.txt", "a red star\n");
     write_text("words.txt", "# first\na red elephant\n");
     int before = scratch_files();
@@ -411,5 +320,5 @@ int main(void)
         cmocka_unit_test(other_weights_have_another_fingerprint),
         cmocka_unit_test(wrong_usage_is_said_before_anything_is_made),
     };
-    return cmocka_run_group_tests(tests, scratch_enter, remove_model);
+    return cmocka_run_group_tests(tests, scratch_enter, small_model_leave);
 }
