@@ -65,8 +65,9 @@ static mcsa_status open_rival(attention_run *out, const attention_order *order, 
 
 mcsa_status attention_run_open(attention_run *out, const attention_order *order, mcsa_error *error)
 {
-    *out = (attention_run){ .density = (double)order->settings->density,
-                            .tokens = order->grid[0] * order->grid[1] * order->grid[2] };
+    const int tokens = order->grid[0] * order->grid[1] * order->grid[2], group = order->settings->group;
+    *out = (attention_run){ .density = (double)order->settings->density, .tokens = tokens };
+    if (order->device == MCSA_DEVICE_CUDA && group) out->rows = (tokens + group - 1) / group * group;
     if (attention_is_dense(order->settings)) return open_dense(out, order, error);
     if (!attention_is_mc_sparse(order->settings)) return open_rival(out, order, error);
     mcsa_config config = config_of(order);
@@ -98,15 +99,23 @@ static double kept_share(double density, int tokens)
     return fmin(fmax(floor(density * tokens + 0.5), 1), tokens) / tokens;
 }
 
-static attention_cost mc_sparse_cost(const mcsa_stats *s, int tokens)
+/* As rival_map_pairs counts: queries in whole tiles, keys as they are.  A GPU's kernels take whole blocks of
+ * keys, of any method; mcsa_stats would count that for MC-Sparse alone. */
+static double executed_share(const attention_run *r, const mcsa_stats *s, double nominal)
 {
+    return r->rows ? nominal * r->rows / r->tokens : s->density_executed;
+}
+
+static attention_cost mc_sparse_cost(const attention_run *r, const mcsa_stats *s)
+{
+    const double nominal = s->reuse ? kept_share(s->density_requested, r->tokens) : 0;
     return (attention_cost){ .dense = s->dense,
                              .anchor = s->anchor,
                              .reuse = s->reuse,
                              .fallback = s->fallback,
                              .density_requested = s->density_requested,
-                             .density_nominal = s->reuse ? kept_share(s->density_requested, tokens) : 0,
-                             .density_executed = s->density_executed,
+                             .density_nominal = nominal,
+                             .density_executed = executed_share(r, s, nominal),
                              .density_run = s->density_run,
                              .attention_s = s->attention_s,
                              .dense_s = s->dense_s,
@@ -145,7 +154,7 @@ mcsa_status attention_run_cost(const attention_run *r, attention_cost *cost)
         rival_run_stats(r->rival, &own);
         *cost = rival_cost(&own, &stats, r->density);
     } else {
-        *cost = mc_sparse_cost(&stats, r->tokens);
+        *cost = mc_sparse_cost(r, &stats);
     }
     return MCSA_OK;
 }

@@ -21,8 +21,8 @@ typedef struct attention_run {
     mcsa_run *run;    /* owned by `rival` where there is one; cross-attention goes here */
     rival_run *rival; /* NULL with MC-Sparse and dense attention */
     dit_attention rival_attention;
-    double density; /* asked */
-    int tokens;     /* of a self-attention call */
+    double density;   /* asked */
+    int tokens, rows; /* of a self-attention call, and its queries in whole groups on a GPU */
 } attention_run;
 
 /* Errors: those of mcsa_run_create and rival_run_create.  On failure nothing is held. */
@@ -41,7 +41,7 @@ typedef struct attention_cost {
     int64_t dense, anchor, reuse, fallback; /* calls of self-attention; reuse: any method's sparse ones */
     double density_requested;
     double density_nominal;  /* of sparse calls, on true sizes */
-    double density_executed; /* of sparse calls, with the padding of tiles */
+    double density_executed; /* of sparse calls, with the padding of tiles of queries */
     double density_tail;     /* of sparse calls, pairs with a virtual key that stands for many */
     double density_run;      /* executed and tail over all calls */
     double attention_s;      /* self- and cross-attention; the stages below are parts of it */
