@@ -23,7 +23,7 @@ static inline void *verbs_open(mcsa_isa isa, int threads)
         if ((call) != MCSA_OK) fail_msg("%s", error.text); \
     } while (0)
 
-/* A random order of the rows cut at random places: of P parts the third, if any, is empty, the last takes a third of
+/* A random order of the rows cut at random places: part 3, if there is one, is empty, the last part holds a third of
  * the rows, and the last row of the order is in no part when there are more than two. */
 static inline rival_partition verbs_partition(int H, int N, int P, uint64_t seed)
 {
@@ -72,6 +72,11 @@ static inline double verbs_dot(const double *x, const double *y, int D, double s
 static inline mcsa_qkv verbs_call(const test_call *c, float scale)
 {
     return (mcsa_qkv){ &c->q.view, &c->k.view, &c->v.view, &c->out.view, { c->H, c->N, c->M, c->D, c->dtype }, scale };
+}
+
+static inline double verbs_unit(mcsa_dtype dtype)
+{
+    return dtype == MCSA_F32 ? U_F32 : dtype == MCSA_BF16 ? U_BF16 : U_F16;
 }
 
 /* Runs a verb: out [count] poisoned before. */
