@@ -290,7 +290,9 @@ static mcsa_status make_clip(const job *j, clip_place at, rendition *out, mcsa_e
         .device = (mcsa_device)set->backend,
         .seed = j->plan.seeds.seed[at.seed],
     };
-    return rendition_make(out, &order, error);
+    mcsa_error why = { "" };
+    mcsa_status status = rendition_make(out, &order, &why);
+    return status == MCSA_OK ? status : mcsa_fail(error, status, "run %.80s: %.400s", run->name, why.text);
 }
 
 /* 8 frames spread over the clip, to their row of the sheet. */
