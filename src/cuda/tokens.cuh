@@ -1,0 +1,176 @@
+/* tokens.cuh - the producer's side of attention over lists of key rows, and where its tiles come from: shared by
+ * attend_tokens.cu and the kernel of other methods, which differ in their tiles and in what becomes of the output.
+ *
+ * Gathering thread t copies the 16-byte chunk t mod 8 of each slab of rows t / 8 + 16 i, so that its place in the
+ * swizzle is the same for all of them.  The 8 threads that share rows hold each others' row numbers, one load per
+ * thread and 8 rows, and pass them round by shuffles.
+ *
+ * A job of a kernel names its tensors and tiles:
+ *
+ *     tokens_tensors x
+ *     tokens_walk walk()        the tiles of this thread block
+ *     tokens_tile tile(at) */
+#ifndef MCSA_CUDA_TOKENS_CUH
+#define MCSA_CUDA_TOKENS_CUH
+
+#include "attend_tile.cuh"
+#include "core/plan.h"
+#include "gather.cuh"
+
+#include <cuda_runtime.h>
+
+enum { TOKENS_PRODUCER_REGISTERS = 40, TOKENS_CONSUMER_REGISTERS = 232 };
+
+typedef struct tokens_tensors {
+    const void *q, *k, *v;          /* [H, N, D] */
+    int64_t q_head, k_head, v_head; /* bytes between heads */
+    uint32_t q_row, k_row, v_row;   /* bytes between rows */
+} tokens_tensors;
+
+/* Numbers first, first + step, ... below end. */
+typedef struct tokens_walk {
+    int first, end, step;
+} tokens_walk;
+
+typedef struct tokens_tile {
+    const int32_t *queries; /* [rows] row numbers */
+    const int32_t *keys;    /* [count] */
+    int head, rows;         /* rows past ATTEND_ROWS are another tile's */
+    int count;              /* at least 1 */
+} tokens_tile;
+
+/* Where rows come from. */
+typedef struct tokens_source {
+    const char *rows; /* row 0 of the head */
+    uint32_t stride;  /* bytes between rows */
+} tokens_source;
+
+/* Row numbers of a tile of ROWS rows as one gathering thread holds them, -1 for rows that are not there. */
+enum { TOKENS_LANES = 8 /* threads that share a row */, TOKENS_STEP = 16 /* rows that the warpgroup copies at once */ };
+template <int ROWS> struct tokens_rows {
+    enum { PASSES = ROWS / TOKENS_STEP, HELD = (PASSES + TOKENS_LANES - 1) / TOKENS_LANES };
+    int row[HELD];
+};
+
+/* list[0 .. count) */
+template <int ROWS>
+static __device__ __forceinline__ void tokens_read(tokens_rows<ROWS> *rows, const int32_t *list, int count)
+{
+    int lane = threadIdx.x % TOKENS_LANES, first = threadIdx.x / TOKENS_LANES;
+#pragma unroll
+    for (int i = 0; i < tokens_rows<ROWS>::HELD; i++) {
+        int at = (i * TOKENS_LANES + lane) * TOKENS_STEP + first;
+        rows->row[i] = at < count ? __ldg(list + at) : -1;
+    }
+}
+
+/* Copies the rows to `tile`, slabs of ROWS rows, from `source`, row 0, `stride` bytes apart.  FULL: none is -1. */
+template <int FULL, int D, int ROWS>
+static __device__ __forceinline__ void tokens_gather(uint16_t *tile, const tokens_rows<ROWS> *rows, const char *source,
+                                                     uint32_t stride)
+{
+    int lane = threadIdx.x % TOKENS_LANES, first = threadIdx.x / TOKENS_LANES;
+    uint32_t to = shared_address(tile) + first * 128 + (lane ^ first % 8) * 16;
+    source += lane * 16;
+#pragma unroll
+    for (int i = 0; i < tokens_rows<ROWS>::PASSES; i++) {
+        int row = __shfl_sync(0xffffffff, rows->row[i / TOKENS_LANES], i % TOKENS_LANES, TOKENS_LANES);
+        const char *from = source + (uint64_t)(uint32_t)(FULL || row >= 0 ? row : 0) * stride;
+#pragma unroll
+        for (int slab = 0; slab < D / 64; slab++) {
+            uint32_t line = to + (slab * ROWS + i * TOKENS_STEP) * 128;
+            if (FULL)
+                gather_16(line, from + slab * 128);
+            else
+                gather_16_or_zero(line, from + slab * 128, row >= 0);
+        }
+    }
+}
+
+/* One slot: waits until it is free, fills it with block number n of the stream. */
+template <int FULL, int D, int BN>
+static __device__ __forceinline__ void tokens_fill(uint16_t (*slots)[BN * D], uint64_t *full, uint64_t *empty,
+                                                   uint32_t n, const tokens_rows<BN> *rows, tokens_source from)
+{
+    int s = attend_slot(n);
+    mbarrier_wait(&empty[s], attend_parity(n) ^ 1);
+    tokens_gather<FULL, D>(slots[s], rows, from.rows, from.stride);
+    gather_arrive(&full[s]);
+}
+
+template <int D, int BN, typename Job>
+static __device__ __forceinline__ void tokens_produce(attend_shared<D, BN> *sm, const Job &job)
+{
+    const tokens_walk walk = job.walk();
+    uint32_t n = 0, tiles = 0;
+
+    for (int at = walk.first; at < walk.end; at += walk.step, tiles++) {
+        const tokens_tile tile = job.tile(at);
+        const int blocks = (tile.count + BN - 1) / BN, ragged = tile.count - (blocks - 1) * BN;
+        const int32_t *keys = tile.keys + (int64_t)(blocks - 1) * BN;
+        const tokens_source k = { (const char *)job.x.k + tile.head * job.x.k_head, job.x.k_row };
+        const tokens_source v = { (const char *)job.x.v + tile.head * job.x.v_head, job.x.v_row };
+        tokens_rows<BN> before, now, next;
+        tokens_rows<ATTEND_ROWS> queries;
+
+        tokens_read(&now, keys, ragged);
+        tokens_read(&queries, tile.queries, tile.rows);
+        if (blocks > 1) tokens_read(&next, keys -= BN, BN);
+        tokens_fill<0, D>(sm->k, sm->k_full, sm->k_empty, n, &now, k);
+        mbarrier_wait(&sm->q_empty, tiles & 1 ^ 1);
+        tokens_gather<0, D>(sm->q, &queries, (const char *)job.x.q + tile.head * job.x.q_head, job.x.q_row);
+        gather_arrive(&sm->q_full);
+        for (int b = 1; b < blocks; b++, n++) {
+            before = now;
+            now = next;
+            if (b + 1 < blocks) tokens_read(&next, keys -= BN, BN);
+            tokens_fill<1, D>(sm->k, sm->k_full, sm->k_empty, n + 1, &now, k);
+            if (b == 1)
+                tokens_fill<0, D>(sm->v, sm->v_full, sm->v_empty, n, &before, v);
+            else
+                tokens_fill<1, D>(sm->v, sm->v_full, sm->v_empty, n, &before, v);
+        }
+        if (blocks == 1)
+            tokens_fill<0, D>(sm->v, sm->v_full, sm->v_empty, n++, &now, v);
+        else
+            tokens_fill<1, D>(sm->v, sm->v_full, sm->v_empty, n++, &now, v);
+    }
+}
+
+/* The keys of one tile as its consumers see them. */
+template <int BN> static __device__ __forceinline__ attend_span tokens_span(const tokens_tile &tile, float scale)
+{
+    const int blocks = (tile.count + BN - 1) / BN;
+    const attend_span span = { blocks, tile.count - (blocks - 1) * BN, scale };
+    return span;
+}
+
+/* Row strides travel as 32 bits, one multiply-add a row; longer ones are refused.  With one row the stride may be
+ * anything. */
+static inline cudaError_t tokens_describe(tokens_tensors *t, const mcsa_qkv *x)
+{
+    if (x->dims.N > 1 && (x->q->stride[1] >> 31 || x->k->stride[1] >> 31 || x->v->stride[1] >> 31))
+        return cudaErrorInvalidValue;
+    *t = { .q = x->q->data,
+           .k = x->k->data,
+           .v = x->v->data,
+           .q_head = x->q->stride[0] * 2,
+           .k_head = x->k->stride[0] * 2,
+           .v_head = x->v->stride[0] * 2,
+           .q_row = (uint32_t)(x->q->stride[1] * 2),
+           .k_row = (uint32_t)(x->k->stride[1] * 2),
+           .v_row = (uint32_t)(x->v->stride[1] * 2) };
+    return cudaSuccess;
+}
+
+/* Thread blocks of a persistent kernel, and what it asks for before its launch. */
+template <typename Kernel> static inline cudaError_t tokens_prepare(Kernel *kernel, int bytes, int *processors)
+{
+    int device;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(processors, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return error;
+}
+
+#endif
