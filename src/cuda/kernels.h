@@ -27,8 +27,8 @@ cudaError_t mcsa_cuda_attend_dense(const mcsa_qkv *x, float *lse, cudaStream_t s
 size_t mcsa_cuda_group_bytes(const mcsa_dims *dims);
 cudaError_t mcsa_cuda_group(const mcsa_qkv *x, int32_t *order, void *scratch, cudaStream_t stream);
 
-/* Group mass m_gj of equation (2) for heads [head, head + heads): mass [heads, G, pitch], pitch >= N a multiple of 128;
- * what lies past N is unspecified. */
+/* Group mass m_gj of equation (2) for heads [head, head + heads): mass [heads, G, pitch], pitch >= M a multiple of 128;
+ * what lies past M is unspecified. */
 typedef struct mcsa_cuda_mass_job {
     const mcsa_qkv *x;
     const float *lse;     /* [H, N] */

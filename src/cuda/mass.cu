@@ -21,7 +21,7 @@
  * polynomial of degree 4 for 1/16 to 3/8 of the exponentials (96 to 116 ms), turns at the tensor core by named barriers
  * (94 to 98), clusters of two that share tiles (94.5).  Two consumers with 256 columns each take 101 to 132.
  *
- * Queries past N have lse = infinity and count 0.  Keys past N are zeros, and their masses mean nothing.  The order of
+ * Queries past N have lse = infinity and count 0.  Keys past M are zeros, and their masses mean nothing.  The order of
  * all sums is fixed. */
 #include "cuda/kernels.h"
 #include "cuda/mbarrier.cuh"
@@ -62,7 +62,7 @@ struct params {
     float *mass;           /* [heads, G, pitch] */
     int64_t pitch;
     float scale_log2; /* scale log2(e) */
-    int N, G, head;
+    int N, M, G, head;
 };
 
 /* 2^x; relative error 2^-22; results below 2^-126 are 0. */
@@ -178,7 +178,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) mass(
     gather_queries(s, p);
     fence_async_shared();
     __syncthreads();
-    int tiles = (p.N + KEYS - 1) / KEYS;
+    int tiles = (p.M + KEYS - 1) / KEYS;
     if (threadIdx.x < WARPGROUP)
         produce(s, p, tiles);
     else
@@ -212,6 +212,7 @@ extern "C" cudaError_t mcsa_cuda_mass(const mcsa_cuda_mass_job *job, cudaStream_
     p.pitch = job->pitch;
     p.scale_log2 = job->x->scale * LOG2_E;
     p.N = dims->N;
+    p.M = dims->M;
     p.G = (dims->N + MCSA_CUDA_C - 1) / MCSA_CUDA_C;
     p.head = job->head;
     int bf16 = dims->dtype == MCSA_BF16;
