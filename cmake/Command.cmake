@@ -31,3 +31,4 @@ target_link_libraries(mcsa_command PRIVATE mcsa_cli)
 install(TARGETS mcsa_command RUNTIME)
 
 include(cmake/DitCuda.cmake)
+include(cmake/RivalsCuda.cmake)
