@@ -2,12 +2,13 @@
 # Makes a table of the paper's shape with the shipped model: compare_methods.sh TABLE MCSA DIRECTORY [OPTION...]
 #   1  all methods                      4  granularity of keys x grouping of queries, the density executed matched
 #   3  the components, one by one       5  what the cached residual adds to other selections
-# Table 7 is `mcsa bench group`.  OPTIONs go to `mcsa compare`: --frames 24 --height 96 --width 96 --steps 20, --seeds 0,1,
-# --backend cuda.  The table is printed and kept as DIRECTORY/tableTABLE.md.  What is measured is kept in DIRECTORY/methods.json
-# clip by clip, for all tables: an interrupted call goes on from there, and clips that two tables share are made once.
-# One directory is one length, model and machine; `mcsa compare` refuses to mix them.  To be called at the top of the tree.
+# Table 7 is `mcsa bench group`.  OPTIONs go to `mcsa compare`: --frames 24 --height 96 --width 96 --steps 20,
+# --seeds 0,1, --backend cuda.  The table is printed and kept as DIRECTORY/tableTABLE.md.  What is measured is kept in
+# DIRECTORY/methods.json clip by clip, for all tables: an interrupted call goes on from there, and clips that two tables
+# share are made once.  One directory is one length, model and machine; `mcsa compare` refuses to mix them.
+# To be called at the top of the tree.
 set -eu
-[ $# -ge 3 ] || { sed -n '2,8s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 3 ] || { sed -n '2,9s/^# //p' "$0" >&2; exit 2; }
 table=$1 mcsa=$2 directory=$3
 shift 3
 
