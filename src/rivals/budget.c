@@ -3,9 +3,11 @@
 
 static double all_pairs(const rival_choice *choice)
 {
+    const rival_partition *queries = &choice->queries;
     double rows = 0;
-    for (int q = 0; q < choice->queries.P; q++) rows += rival_padded_rows(choice, q);
-    return rows * choice->keys.N * choice->keys.H;
+    for (int h = 0; h < queries->H; h++)
+        for (int q = 0; q < queries->P; q++) rows += rival_tile_rows(rival_part_size(queries, h, q));
+    return rows * choice->keys.N;
 }
 
 double rival_target_pairs(const rival_choice *choice, double density)

@@ -30,6 +30,25 @@ void rival_rung_release(rival_rung *rung)
     free(rung->kept);
 }
 
+mcsa_status rival_rung_open(void **state, const rival_setup *setup, rival_group_queries group, int key_rows,
+                            mcsa_error *error)
+{
+    rival_rung *rung = malloc(sizeof *rung);
+    if (!rung) return mcsa_fail(error, MCSA_ENOMEM, "no memory for the state of a method");
+    mcsa_status status = rival_rung_init(rung, setup, group, key_rows, error);
+    if (status == MCSA_OK)
+        *state = rung;
+    else
+        free(rung);
+    return status;
+}
+
+void rival_rung_close(void *state)
+{
+    rival_rung_release(state);
+    free(state);
+}
+
 static rival_kept *kept_at(const rival_rung *rung, mcsa_site at)
 {
     return &rung->kept[at.layer * rung->setup.branches + at.branch];
@@ -107,26 +126,32 @@ mcsa_status rival_rung_mass(const rival_rung *rung, const rival_call *call, cons
                                      mass, error);
 }
 
-mcsa_status rival_rung_observe(void *state, const rival_call *call, mcsa_error *error)
+mcsa_status rival_rung_keep(const rival_rung *rung, const rival_call *call, rival_kept *kept, double share,
+                            mcsa_error *error)
 {
-    rival_rung *rung = state;
-    rival_kept *kept;
-    if (!call->anchor) return MCSA_OK;
-    TRY(rival_rung_begin(rung, call, &kept, error));
     rival_choice *choice = &kept->choice;
     float *mass = malloc(sizeof *mass * (size_t)choice->map.Q * (size_t)choice->map.K);
     if (!mass)
         return mcsa_fail(error, MCSA_ENOMEM, "no memory for masses of %d x %d parts", choice->map.Q, choice->map.K);
     mcsa_status status = MCSA_OK;
-    double density = rung->setup.density;
-    if (rung->key_rows > 1) density = rival_target_share(choice, density);
     for (int h = 0; status == MCSA_OK && h < choice->map.H; h++) {
         status = rival_rung_mass(rung, call, choice, h, mass, error);
-        if (status == MCSA_OK) status = rival_choice_keep_head(choice, h, mass, density, rung->setup.threads, error);
+        if (status == MCSA_OK) status = rival_choice_keep_head(choice, h, mass, share, rung->setup.threads, error);
     }
     free(mass);
     if (status == MCSA_OK) kept->step = call->at.step;
     return status;
+}
+
+mcsa_status rival_rung_observe(void *state, const rival_call *call, mcsa_error *error)
+{
+    rival_rung *rung = state;
+    rival_kept *kept;
+    double share = rung->setup.density;
+    if (!call->anchor) return MCSA_OK;
+    TRY(rival_rung_begin(rung, call, &kept, error));
+    if (rung->key_rows > 1) share = rival_target_share(&kept->choice, share);
+    return rival_rung_keep(rung, call, kept, share, error);
 }
 
 mcsa_status rival_rung_choose(void *state, const rival_call *call, const rival_choice **choice, mcsa_error *error)

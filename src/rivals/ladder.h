@@ -34,6 +34,11 @@ mcsa_status rival_rung_init(rival_rung *rung, const rival_setup *setup, rival_gr
                             mcsa_error *error);
 void rival_rung_release(rival_rung *rung);
 
+/* The same for a method whose state is a rung alone. */
+mcsa_status rival_rung_open(void **state, const rival_setup *setup, rival_group_queries group, int key_rows,
+                            mcsa_error *error);
+void rival_rung_close(void *state);
+
 /* The observe and choose of a rival_method whose state begins with a rung. */
 mcsa_status rival_rung_observe(void *state, const rival_call *call, mcsa_error *error);
 mcsa_status rival_rung_choose(void *state, const rival_call *call, const rival_choice **choice, mcsa_error *error);
@@ -41,6 +46,11 @@ mcsa_status rival_rung_choose(void *state, const rival_call *call, const rival_c
 /* For methods that keep parts by a rule of their own: what (layer, branch) holds, cut into groups and parts, with an
  * empty map; it serves later calls when its step has been set. */
 mcsa_status rival_rung_begin(rival_rung *rung, const rival_call *call, rival_kept **kept, mcsa_error *error);
+
+/* Fills the map of what rival_rung_begin made with the parts of largest mass, at this share of the keys, for later
+ * calls. */
+mcsa_status rival_rung_keep(const rival_rung *rung, const rival_call *call, rival_kept *kept, double share,
+                            mcsa_error *error);
 
 /* mass [Q, K] of head h, by kernels->mass. */
 mcsa_status rival_rung_mass(const rival_rung *rung, const rival_call *call, const rival_choice *choice, int h,

@@ -39,11 +39,14 @@ typedef struct clustered_run {
     float *lse;  /* [H, N] of the tensors at hand */
 } clustered_run;
 
-static inline clustered_run clustered_open(const rival_method *method, double density, int threads)
+/* dense: the run of the dense calls, or NULL for methods that do not ask it. */
+static inline clustered_run clustered_open_beside(mcsa_run *dense, const rival_method *method, double density,
+                                                  int threads)
 {
     clustered_run run = { .method = method };
     run.setup = (rival_setup){ .kernels = &rival_kernels_cpu,
                                .backend = clustered_kernels(threads),
+                               .dense = dense,
                                .layers = 2,
                                .branches = 2,
                                .density = density,
@@ -51,6 +54,11 @@ static inline clustered_run clustered_open(const rival_method *method, double de
                                .seed = 77 };
     assert_done(method->open(&run.state, &run.setup, &done_error));
     return run;
+}
+
+static inline clustered_run clustered_open(const rival_method *method, double density, int threads)
+{
+    return clustered_open_beside(NULL, method, density, threads);
 }
 
 static inline void clustered_close(clustered_run *run)
@@ -81,7 +89,7 @@ static inline const rival_choice *clustered_choose(clustered_run *run, mcsa_site
 /* The dense call before: anchor says whether the warm-up ends with it. */
 static inline void clustered_observe(clustered_run *run, mcsa_site at, const mcsa_qkv *x, int anchor)
 {
-    const rival_call call = { .at = at, .x = x, .anchor = anchor };
+    const rival_call call = { .at = at, .x = x, .lse = run->lse, .anchor = anchor };
     assert_done(run->method->observe(run->state, &call, &done_error));
 }
 
