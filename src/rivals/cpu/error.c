@@ -20,6 +20,7 @@
 enum {
     PARTS = 32, /* of one task: with 128 queries a tenth of a millisecond or more */
     STRIPS = MCSA_DENSE_TILE / MCSA_STRIP,
+    AHEAD = 8,    /* rows */
     DOT_LANES = 8 /* partial sums of a dot product: a fixed order that is not one chain */
 };
 
@@ -56,11 +57,14 @@ static void measure_part(const costs *c, const mcsa_kernels *kernels, int h, int
     int D = c->x->dims.D, count;
     const int32_t *rows = rival_part(c->keys, h, k, &count);
     int64_t part = (int64_t)h * c->keys->P + k;
+    const int32_t *first = c->keys->first + (int64_t)h * (c->keys->P + 1);
     const float *w = c->value + part * D;
     float gap[MCSA_MAX_DIM];
+    int left = first[c->keys->P] - first[k]; /* in this part and the next ones */
     c->squares[part] = dot(w, w, D);
     for (int j = 0; j < count; j++) {
         int64_t at = rows + j - c->keys->order;
+        if (j + AHEAD < left) rival_prefetch(v, h, rows + j + AHEAD, 1);
         kernels->load_row(mcsa_tensor_row(v, h, rows[j]), v->dtype, v->stride[2], D, gap);
         for (int d = 0; d < D; d++) gap[d] -= w[d];
         c->gap[at] = dot(gap, gap, D);

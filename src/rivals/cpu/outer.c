@@ -33,6 +33,7 @@ static void multiply(mcsa_tile *tile, const mcsa_qkv *x, const rival_partition *
                      const columns *c, float *product)
 {
     const mcsa_kernels *kernels = tile->kernels;
+    const int32_t *end = keys->order + (int64_t)c->h * keys->N + keys->first[(int64_t)(c->h + 1) * (keys->P + 1) - 1];
     float one[MCSA_STRIP];
     for (int l = 0; l < MCSA_STRIP; l++) one[l] = 1;
     memset(product, 0, sizeof *product * (size_t)x->dims.D * (size_t)c->lanes);
@@ -41,10 +42,13 @@ static void multiply(mcsa_tile *tile, const mcsa_qkv *x, const rival_partition *
         const int32_t *part = rival_part(keys, c->h, k, &rows);
         const float *part_mean = mean + ((int64_t)c->h * keys->P + k) * x->dims.D;
         for (int j = 0; j < rows; j += MCSA_KEY_BLOCK) {
-            int count = rows - j < MCSA_KEY_BLOCK ? rows - j : MCSA_KEY_BLOCK;
+            int count = rows - j < MCSA_KEY_BLOCK ? rows - j : MCSA_KEY_BLOCK, next = (int)(end - part) - j - count;
             mcsa_rows values = mcsa_head_rows(x->v, c->h, part + j, 0, count);
             kernels->stage_values(&values, tile->values);
             centre_keys(kernels, x->k, c, part + j, count, part_mean, (float *)(void *)tile->probabilities);
+            if (next > count) next = count; /* as many as while this product takes */
+            rival_prefetch(x->k, c->h, part + j + count, next);
+            rival_prefetch(x->v, c->h, part + j + count, next);
             kernels->accumulate(tile->values, tile->probabilities, count, x->dims.D, c->lanes, one, product);
         }
     }
