@@ -1,18 +1,22 @@
-/* group.c - Fast PDDP at half, once and twice the tokens against dense attention at the same size (the paper's table 7:
- * a single call, and its share of a step when every anchor of a 40-step ramp groups anew), and the variance of queries
- * about their group's mean against that of groups in file order.  Queries are clustered as problem.c says: how far the
- * variance can fall depends on them.  Gate: an order is a permutation, and its groups vary less than those in file
- * order. */
+/* group.c - Fast PDDP at half, once and twice the tokens against dense attention at the same size, and against k-means
+ * (the paper's table 7: a single call, its share of a step when every anchor of a 40-step ramp groups anew, and 2 calls
+ * in 40 steps against k-means in every step), and the variance of queries about their group's mean against that of
+ * groups in file order.  Queries are clustered as problem.c says: how far the variance can fall depends on them.  Gate:
+ * an order is a permutation, and its groups vary less than those in file order; for k-means see kmeans.c. */
 #include "suites.h"
+
+#include "kmeans.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZES = 3 };
+enum { SIZES = 3, PAPER_CALLS = 2 /* of Fast PDDP in BENCH_KMEANS_STEPS */ };
 
 typedef struct grouping {
     bench_problem problem;
     mcsa_selection s;
+    bench_kmeans kmeans;
+    int row; /* of Fast PDDP */
 } grouping;
 
 static void run_dense(void *context)
@@ -56,13 +60,28 @@ static mcsa_status add_size(grouping *c, const bench_shape *shape, const bench_p
     int permuted = bench_is_permutation(&c->s);
     double ratio = permuted ? bench_scatter(&c->problem, &c->s, 1) / bench_scatter(&c->problem, &c->s, 0) : 0;
     one->wrong = !permuted || (c->s.G > 1 && !(ratio < 1));
+    c->row = table->count - 1;
     for (int i = base; i < table->count; i++) {
         table->cases[i].context = c;
-        table->cases[i].base = base;
         table->cases[i].tokens = shape->tokens;
     }
+    TRY(bench_kmeans_add(&c->kmeans, &c->problem, shape, table, error));
+    for (int i = base; i < table->count; i++) table->cases[i].base = base;
     bench_figure_add(table, ratio, "variance within groups / in file order, N = %d", shape->tokens);
     return MCSA_OK;
+}
+
+static void add_shares_of_a_step(const grouping *c, bench_table *table)
+{
+    int N = c->problem.x.dims.N;
+    double call = table->cases[c->row].median_s, kmeans = bench_kmeans_per_step(&c->kmeans, table);
+    bench_figure_add(table, 1e3 * call * bench_groupings_per_step(),
+                     "ms per layer and step over a %d-step ramp, N = %d", BENCH_RAMP_STEPS, N);
+    bench_figure_add(table, 1e3 * kmeans, "ms per layer and step of k-means (%d + %d x %d iterations), N = %d",
+                     BENCH_KMEANS_FIRST, BENCH_KMEANS_STEPS - 1, BENCH_KMEANS_NEXT, N);
+    if (call > 0)
+        bench_figure_add(table, kmeans / (call * PAPER_CALLS / BENCH_KMEANS_STEPS),
+                         "k-means / Fast PDDP, %d calls in %d steps, N = %d", PAPER_CALLS, BENCH_KMEANS_STEPS, N);
 }
 
 mcsa_status bench_group(const bench_plan *plan, bench_table *table, mcsa_error *error)
@@ -78,11 +97,14 @@ mcsa_status bench_group(const bench_plan *plan, bench_table *table, mcsa_error *
         if ((status = add_size(&cases[i], &shape, plan, table, error)) != MCSA_OK) goto done;
     }
     if ((status = bench_run(table, plan->repeats, error)) != MCSA_OK) goto done;
-    for (int i = 1; i < table->count; i += 2)
-        bench_figure_add(table, 1e3 * table->cases[i].median_s * bench_groupings_per_step(),
-                         "ms per layer and step over a %d-step ramp, N = %d", BENCH_RAMP_STEPS, table->cases[i].tokens);
+    for (int i = 0; i < SIZES; i++) {
+        const bench_kmeans *k = &cases[i].kmeans;
+        if (k->status != MCSA_OK) status = mcsa_fail(error, k->status, "%s", k->error.text);
+        add_shares_of_a_step(&cases[i], table);
+    }
 done:
     for (int i = 0; i < SIZES; i++) {
+        bench_kmeans_close(&cases[i].kmeans);
         mcsa_block_release(&cases[i].problem.memory, &cases[i].s.memory);
         bench_problem_close(&cases[i].problem);
     }

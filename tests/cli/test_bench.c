@@ -1,5 +1,6 @@
 /* test_bench.c - the statistics of the benchmarks, and that their gates refuse wrong answers. */
 #include "bench.h"
+#include "kmeans.h"
 #include "scratch.h"
 #include "suites.h"
 
@@ -260,6 +261,35 @@ static void the_sparse_gate_refuses_the_dense_answer(void **state)
     release(&c);
 }
 
+/* Labels that swap two rows of different clusters, and one of no cluster at all. */
+static void the_kmeans_gate_refuses_a_wrong_label(void **state)
+{
+    (void)state;
+    solved c = { 0 };
+    bench_shape shape = { 2, 200, 40, 32, 1, MCSA_BF16, MCSA_ISA_SCALAR };
+    mcsa_error error = { "" };
+    bench_table *table = calloc(1, sizeof *table);
+    bench_kmeans k = { 0 };
+    assert_non_null(table);
+    solve(&c, MCSA_BF16);
+    if (bench_kmeans_add(&k, &c.problem, &shape, table, &error) != MCSA_OK) fail_msg("%s", error.text);
+    assert_int_equal(table->count, 2);
+    assert_false(table->cases[0].wrong || table->cases[1].wrong);
+    int32_t *label = k.next.label, right = label[0], other = 0;
+    assert_true(bench_labels_are_nearest(&k.next, &c.problem.q, k.settled));
+    while (other == right) other++;
+    label[0] = other;
+    assert_false(bench_labels_are_nearest(&k.next, &c.problem.q, k.settled));
+    label[0] = k.next.P;
+    assert_false(bench_labels_are_nearest(&k.next, &c.problem.q, k.settled));
+    label[0] = right;
+    k.settled[(int64_t)right * 40] = NAN;
+    assert_false(bench_labels_are_nearest(&k.next, &c.problem.q, k.settled));
+    bench_kmeans_close(&k);
+    free(table);
+    release(&c);
+}
+
 static void the_grouping_gate_refuses_a_query_that_stands_twice(void **state)
 {
     (void)state;
@@ -341,7 +371,7 @@ static void every_attention_table_is_right(void **state)
                             .repeats = 1 };
         check_suite(bench_attend, &plan, 5);
         check_suite(bench_select, &plan, 7);
-        check_suite(bench_group, &plan, 6);
+        check_suite(bench_group, &plan, 12);
         check_suite(bench_reuse, &plan, 7);
         check_suite(bench_scaling, &plan, 6);
     }
@@ -398,6 +428,7 @@ int main(void)
         cmocka_unit_test(the_dense_gate_refuses_rows_of_zeros),
         cmocka_unit_test(the_sparse_gate_refuses_the_dense_answer),
         cmocka_unit_test(the_grouping_gate_refuses_a_query_that_stands_twice),
+        cmocka_unit_test(the_kmeans_gate_refuses_a_wrong_label),
         cmocka_unit_test(the_selection_gate_refuses_a_light_key),
         cmocka_unit_test(shuffled_selections_keep_k_keys_in_runs),
         cmocka_unit_test(every_attention_table_is_right),
