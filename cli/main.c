@@ -14,6 +14,7 @@ typedef struct command {
 static const command commands[] = {
     { "generate", "make a video clip from a caption, dense, with MC-Sparse, or both", cmd_generate },
     { "compare", "set MC-Sparse and other methods against dense, over several captions", cmd_compare },
+    { "analyze", "measure where sparse attention loses, and recommend settings", cmd_analyze },
     { "bench", "time the kernels here, after checking their answers", cmd_bench },
     { "info", "say what this machine offers and what mcsa can do on it", cmd_info },
 };

@@ -37,6 +37,7 @@ static mcsa_status list_anchors(rendition *out, const attention_run *run, const 
 static mcsa_status denoise(rendition *out, const attention_run *run, const rendition_order *order,
                            mcsa_error *error)
 {
+    const dit_attention *self = attention_run_self(run);
     progress line;
     progress_start(&line, order->label, order->quiet);
     dit_generate_options options = {
@@ -52,7 +53,7 @@ static mcsa_status denoise(rendition *out, const attention_run *run, const rendi
         .context_rows = order->condition->rows,
         .null_context = order->null_condition->data,
         .null_rows = order->null_condition->rows,
-        .self_attention = attention_run_self(run),
+        .self_attention = order->capture ? capture_before(order->capture, run->run, self) : self,
         .progress = progress_step,
         .user = &line,
     };

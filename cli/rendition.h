@@ -3,6 +3,7 @@
 #define MCSA_CLI_RENDITION_H
 
 #include "attention_run.h"
+#include "capture.h"
 #include "dit/sampler.h"
 #include "model.h"
 #include "progress.h"
@@ -21,7 +22,8 @@ typedef struct rendition_order {
     int steps, threads;
     mcsa_isa isa;
     mcsa_device device;
-    uint64_t seed; /* of what another method of attention draws */
+    uint64_t seed;    /* of what another method of attention draws */
+    capture *capture; /* looks at self-attention; NULL: nobody does */
 } rendition_order;
 
 typedef struct rendition {

@@ -1,0 +1,82 @@
+/* analysis.h - where sparse attention loses fidelity, measured on captured tensors: the oracles and splits of figures 2
+ * to 5 of the paper.
+ *
+ * Everything is exact attention over some choice of keys, computed by the kernels of src/rivals, held against dense
+ * attention of the same call.  Calls of one (layer, branch) are a series; within it selections and residuals of a step
+ * are tried at every later one. */
+#ifndef ANALYSIS_ANALYSIS_H
+#define ANALYSIS_ANALYSIS_H
+
+#include "per_query.h"
+
+/* The captured calls. */
+typedef struct analysis_source {
+    int count;
+    const mcsa_site *at; /* [count] ascending by layer, then branch, then step; all different */
+    void *user;
+    /* *call is valid until the next load. */
+    mcsa_status (*load)(void *user, int i, analysis_call *call, mcsa_error *error);
+    /* Asked before each head of each series; non-zero cancels.  May be NULL. */
+    int (*progress)(void *user, int done, int total);
+} analysis_source;
+
+typedef struct analysis_options {
+    mcsa_config attention; /* threads, isa, device, device_index, stream */
+    int densities;
+    double density[ANALYSIS_DENSITIES]; /* ascending, in (0, 1] */
+    int sample;                         /* queries of a head that choose for themselves */
+} analysis_options;
+
+/* What is tried at a later step. */
+typedef enum analysis_reuse {
+    ANALYSIS_FRESH_POOLED, /* pooled blocks chosen anew: what vanilla BSA does at every step */
+    ANALYSIS_OLD_BLOCKS,   /* exact blocks of the earlier step */
+    ANALYSIS_OLD_TOKENS,   /* PDDP groups and their exact tokens of the earlier step: MC-Sparse */
+    ANALYSIS_REUSES
+} analysis_reuse;
+
+/* The selectors behind them. */
+extern const analysis_selector analysis_reused[ANALYSIS_REUSES];
+
+/* Two steps of a series; means over the series that have both. */
+typedef struct analysis_pair {
+    int anchor, step;      /* anchor < step */
+    analysis_tally output; /* the output of `anchor` taken for that of `step`: how attention itself drifts */
+    /* [.][.][0] the sparse output of `step`; [1] the same with dense - sparse of `anchor` added, so that its rel_l2 is
+     * how far that residual drifted.  recall is equal in both. */
+    analysis_tally reuse[ANALYSIS_DENSITIES][ANALYSIS_REUSES][2];
+} analysis_pair;
+
+typedef struct analysis {
+    int H, N, D, calls, series;
+    int densities;
+    double density[ANALYSIS_DENSITIES];
+    int sample; /* queries asked per head */
+    analysis_tally selector[ANALYSIS_SELECTORS][ANALYSIS_DENSITIES];
+    double alignment[ANALYSIS_SELECTORS]; /* mean over heads and calls */
+    analysis_tally per_query[ANALYSIS_DENSITIES];
+    analysis_waste key_binding[ANALYSIS_DENSITIES];
+    analysis_waste query_binding[ANALYSIS_DENSITIES][ANALYSIS_SHARED];
+    int pairs;
+    analysis_pair *pair; /* [pairs] ascending by anchor, then step */
+} analysis;
+
+/* Errors: those of loading, MCSA_EINVAL (calls of different shapes), MCSA_ENOMEM, MCSA_EUNSUPPORTED and MCSA_EDEVICE of
+ * the backend, MCSA_ECANCELED.  On failure nothing is held. */
+mcsa_status analysis_measure(analysis *out, const analysis_options *options, const analysis_source *source,
+                             mcsa_error *error);
+void analysis_free(analysis *a);
+
+/* Relative L2 of the output of vanilla BSA, split by what causes it (figure 2): the differences between one selector
+ * and the next better one.  They add up to the error of pooled blocks. */
+typedef struct analysis_split {
+    double selection, key_binding, query_binding, tail;
+} analysis_split;
+
+analysis_split analysis_split_at(const analysis *a, int density);
+
+/* The pairs by how many steps lie between: lag [a->pairs] gets one for each lag, ascending, with anchor 0 and step the
+ * lag; means over the calls of its pairs.  Returns how many. */
+int analysis_by_lag(const analysis *a, analysis_pair *lag);
+
+#endif
