@@ -38,7 +38,8 @@ typedef struct rival_kernels {
     mcsa_status (*cosine)(void *state, const mcsa_tensor *x, const rival_partition *parts, const float *shift,
                           float *cosine, mcsa_error *error);
 
-    /* label [H, N]: the centre [H, P, D] nearest to each row, squared distance |c|^2 - 2 x . c in FP32. */
+    /* label [H, N]: the centre [H, P, D], rounded to the dtype of x, nearest to each row: squared distance
+     * |c|^2 - 2 x . c in FP32. */
     mcsa_status (*assign)(void *state, const mcsa_tensor *x, int P, const float *centre, int32_t *label,
                           mcsa_error *error);
 

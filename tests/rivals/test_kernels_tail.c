@@ -223,8 +223,10 @@ static void tails_of_equal_tokens_complete_dense_attention(void **state)
     mcsa_error why;
     uint64_t seed = 83;
     float mean[2][H * K * D], weight[H * K], lse[H * N];
-    for (int h = 0; h < H; h++) /* the row in no part would be missed */
+    for (int h = 0; h < H; h++) { /* rows in no part would be missed */
+        keys.first[h * (K + 1)] = 0;
         keys.first[h * (K + 1) + K] = N;
+    }
     assert_int_equal(rival_partition_blocks(&queries, H, N, 40, NULL, &why), MCSA_OK);
     assert_int_equal(rival_map_reserve(&map, H, queries.P, K, &why), MCSA_OK);
     memset(mean, 0, sizeof mean);

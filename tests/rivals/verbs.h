@@ -24,7 +24,7 @@ static inline void *verbs_open(mcsa_isa isa, int threads)
     } while (0)
 
 /* A random order of the rows cut at random places: part 3, if there is one, is empty, the last part holds a third of
- * the rows, and the last row of the order is in no part when there are more than two. */
+ * the rows, and the first and last row of the order are in no part when there are more than two. */
 static inline rival_partition verbs_partition(int H, int N, int P, uint64_t seed)
 {
     rival_partition p = { 0 };
@@ -38,13 +38,13 @@ static inline rival_partition verbs_partition(int H, int N, int P, uint64_t seed
             order[i] = order[j];
             order[j] = swap;
         }
-        int used = N > 2 ? N - 1 : N, shared = P > 1 ? used - used / 3 : used;
-        first[0] = 0;
+        int end = N > 2 ? N - 1 : N, shared = P > 1 ? end - end / 3 : end;
+        first[0] = N > 2;
         for (int k = 1; k < P; k++) {
             int rest = shared - first[k - 1], most = 2 * shared / P + 1;
-            first[k] = first[k - 1] + (k == 3 ? 0 : test_below(&seed, (rest < most ? rest : most) + 1));
+            first[k] = first[k - 1] + (k == 4 ? 0 : test_below(&seed, (rest < most ? rest : most) + 1));
         }
-        first[P] = used;
+        first[P] = end;
     }
     return p;
 }
