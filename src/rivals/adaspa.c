@@ -13,20 +13,7 @@ static const double LESS = 0.25; /* of the density, in heads whose recall is abo
 
 static mcsa_status open_adaspa(void **state, const rival_setup *setup, mcsa_error *error)
 {
-    rival_rung *rung = malloc(sizeof *rung);
-    if (!rung) return mcsa_fail(error, MCSA_ENOMEM, "no memory for the state of a method");
-    mcsa_status status = rival_rung_init(rung, setup, rival_group_consecutive, RIVAL_BLOCK_KEYS, error);
-    if (status == MCSA_OK)
-        *state = rung;
-    else
-        free(rung);
-    return status;
-}
-
-static void close_adaspa(void *state)
-{
-    rival_rung_release(state);
-    free(state);
+    return rival_rung_open(state, setup, rival_group_consecutive, RIVAL_BLOCK_KEYS, error);
 }
 
 /* Mass that the kept parts of head h hold, of the N that all parts hold.  mass: [Q, K] */
@@ -99,7 +86,7 @@ const rival_method rival_adaspa = {
     .summary = "bsa+reuse with two levels of density over the heads",
     .anchors = 1,
     .open = open_adaspa,
-    .close = close_adaspa,
+    .close = rival_rung_close,
     .observe = observe,
     .choose = rival_rung_choose,
 };

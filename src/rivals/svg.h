@@ -1,4 +1,4 @@
-/* svg.h - the two masks of Sparse VideoGen, in blocks of 128 tokens. */
+/* svg.h - the two masks of Sparse VideoGen in blocks of 128 tokens, and which of them serves a head. */
 #ifndef RIVALS_SVG_H
 #define RIVALS_SVG_H
 
@@ -21,5 +21,10 @@ rival_band rival_band_find(int N, int P, double density);
 
 /* row [N] of each place when the tokens of all frames at one position are neighbours. */
 void rival_token_major(int frames, int positions, int32_t *row);
+
+/* temporal [H]: 1 where sampled rows come nearer to attention over all keys with the band over `order` [N], the tokens
+ * position by position, than with the band over the tokens as they are.  Uses x->out for the rows. */
+mcsa_status rival_svg_profile(const rival_setup *setup, const rival_call *call, const int32_t *order, int *temporal,
+                              mcsa_error *error);
 
 #endif
