@@ -72,6 +72,9 @@ static mcsa_status plan_make(attend_plan *plan, const rival_cuda *cuda, const ri
     return rival_tiles_deal(&plan->tiles, cuda->processors, error);
 }
 
+/* Arrays of a call by place. */
+enum { QUERY_ORDER, KEY_ORDER, KEY_FIRST, KEPT, LIST, TILES, DEAL, LISTS, ARRAYS };
+
 static mcsa_status attend_plan_on(rival_cuda *cuda, const mcsa_qkv *x, const attend_plan *plan,
                                   const rival_partition *queries, const rival_partition *keys, const rival_map *map,
                                   float *lse, mcsa_error *error)
@@ -79,30 +82,30 @@ static mcsa_status attend_plan_on(rival_cuda *cuda, const mcsa_qkv *x, const att
     const size_t rows = (size_t)map->H * (size_t)map->Q;
     const rival_tiles *tiles = &plan->tiles;
     rival_clear_job clear = { .count = tiles->count - tiles->busy, .lse = lse };
-    rival_array a[] = { ORDER_OF(queries),
-                        ORDER_OF(keys),
-                        FIRST_OF(keys),
-                        { map->kept, sizeof *map->kept * rows * (size_t)map->words, NULL },
-                        { plan->list, sizeof *plan->list * rows, NULL },
-                        { tiles->tile, sizeof *tiles->tile * (size_t)tiles->count, NULL },
-                        { tiles->deal, sizeof *tiles->deal * (size_t)(tiles->blocks + 1), NULL },
-                        ROOM(sizeof(int32_t) * (size_t)plan->listed) };
+    rival_array a[ARRAYS] = { [QUERY_ORDER] = ORDER_OF(queries),
+                              [KEY_ORDER] = ORDER_OF(keys),
+                              [KEY_FIRST] = FIRST_OF(keys),
+                              [KEPT] = { map->kept, sizeof *map->kept * rows * (size_t)map->words, NULL },
+                              [LIST] = { plan->list, sizeof *plan->list * rows, NULL },
+                              [TILES] = { tiles->tile, sizeof *tiles->tile * (size_t)tiles->count, NULL },
+                              [DEAL] = { tiles->deal, sizeof *tiles->deal * (size_t)(tiles->blocks + 1), NULL },
+                              [LISTS] = ROOM(sizeof(int32_t) * (size_t)plan->listed) };
     TRY(rival_cuda_rows_of(&clear.out, x->out, "out", error));
-    TRY(rival_cuda_lay(cuda, a, 8, error));
-    const rival_expand_job expand = { .keys = rival_cuda_parts(keys, &a[1], &a[2]),
-                                      .kept = a[3].device,
+    TRY(rival_cuda_lay(cuda, a, ARRAYS, error));
+    const rival_expand_job expand = { .keys = rival_cuda_parts(keys, &a[KEY_ORDER], &a[KEY_FIRST]),
+                                      .kept = a[KEPT].device,
                                       .words = map->words,
                                       .Q = map->Q,
-                                      .list = a[4].device,
-                                      .lists = a[7].device };
-    const rival_attend_job attend = { .tiles = a[5].device,
-                                      .deal = a[6].device,
+                                      .list = a[LIST].device,
+                                      .lists = a[LISTS].device };
+    const rival_attend_job attend = { .tiles = a[TILES].device,
+                                      .deal = a[DEAL].device,
                                       .blocks = tiles->blocks,
-                                      .order = a[0].device,
-                                      .lists = a[7].device,
+                                      .order = a[QUERY_ORDER].device,
+                                      .lists = a[LISTS].device,
                                       .lse = lse };
-    clear.order = a[0].device;
-    clear.tiles = (const rival_tile *)a[5].device + tiles->busy;
+    clear.order = a[QUERY_ORDER].device;
+    clear.tiles = (const rival_tile *)a[TILES].device + tiles->busy;
     cudaError_t launched = cudaSuccess;
     if (tiles->busy) launched = rival_launch_expand(&expand, cuda->stream);
     if (tiles->busy && launched == cudaSuccess) launched = rival_launch_attend(x, &attend, cuda->stream);

@@ -20,7 +20,7 @@ static int heads_at_once(int H, size_t bytes_each)
 typedef struct mass_tiles {
     int32_t *order; /* [H, tiles 128] */
     int32_t *line;  /* [H, Q + 1] */
-    int tiles;      /* of the head that has most */
+    int tiles;      /* of the head that has most, at least 1 */
 } mass_tiles;
 
 static void mass_lines(mass_tiles *m, const rival_partition *queries)
@@ -123,7 +123,7 @@ static mcsa_status mass_on(rival_cuda *cuda, const mcsa_qkv *x, const mass_tiles
 mcsa_status rival_cuda_mass(void *state, const mcsa_qkv *x, const rival_partition *queries, const rival_partition *keys,
                             const float *lse, float *mass, mcsa_error *error)
 {
-    mass_tiles m = { 0 };
+    mass_tiles m = { .tiles = 1 };
     rival_rows k;
     TRY(rival_cuda_rows_of(&k, x->k, "k", error));
     mcsa_status status = mass_tiles_make(&m, queries, error);
@@ -132,6 +132,8 @@ mcsa_status rival_cuda_mass(void *state, const mcsa_qkv *x, const rival_partitio
     free(m.line);
     return status;
 }
+
+enum { E_ORDER, E_FIRST, E_QUERY, E_KEY, E_VALUE, E_PLACES, E_CENTRE, E_TOKENS, E_PARTS, ERROR_ARRAYS };
 
 mcsa_status rival_cuda_error(void *state, const mcsa_qkv *x, int Q, const float *query, const rival_partition *keys,
                              const float *key, const float *value, float *out, mcsa_error *error)
@@ -143,33 +145,33 @@ mcsa_status rival_cuda_error(void *state, const mcsa_qkv *x, int Q, const float 
     const int H = job.k.H, at_once = heads_at_once(H, sizeof(float) * (size_t)Q * (size_t)job.k.N);
     const size_t D = (size_t)job.k.D, heads = (size_t)at_once, pairs = (size_t)Q * (size_t)keys->P;
     const size_t means = sizeof *key * (size_t)H * (size_t)keys->P * D;
-    rival_array a[] = { ORDER_OF(keys),
-                        FIRST_OF(keys),
-                        { query, sizeof *query * (size_t)H * (size_t)Q * D, NULL },
-                        { key, means, NULL },
-                        { value, means, NULL },
-                        ROOM(sizeof *job.places * heads * (size_t)job.k.N),
-                        ROOM(sizeof *job.centre * heads * pairs),
-                        ROOM(sizeof *job.out * heads * (size_t)Q * (size_t)job.k.N),
-                        ROOM(sizeof *out * heads * pairs) };
-    TRY(rival_cuda_lay(cuda, a, 9, error));
-    job.keys = rival_cuda_parts(keys, &a[0], &a[1]);
-    job.query = a[2].device;
-    job.key = a[3].device;
-    job.value = a[4].device;
-    job.places = a[5].device;
-    job.centre = a[6].device;
-    job.out = a[7].device;
+    rival_array a[ERROR_ARRAYS] = { [E_ORDER] = ORDER_OF(keys),
+                                    [E_FIRST] = FIRST_OF(keys),
+                                    [E_QUERY] = { query, sizeof *query * (size_t)H * (size_t)Q * D, NULL },
+                                    [E_KEY] = { key, means, NULL },
+                                    [E_VALUE] = { value, means, NULL },
+                                    [E_PLACES] = ROOM(sizeof *job.places * heads * (size_t)job.k.N),
+                                    [E_CENTRE] = ROOM(sizeof *job.centre * heads * pairs),
+                                    [E_TOKENS] = ROOM(sizeof *job.out * heads * (size_t)Q * (size_t)job.k.N),
+                                    [E_PARTS] = ROOM(sizeof *out * heads * pairs) };
+    TRY(rival_cuda_lay(cuda, a, ERROR_ARRAYS, error));
+    job.keys = rival_cuda_parts(keys, &a[E_ORDER], &a[E_FIRST]);
+    job.query = a[E_QUERY].device;
+    job.key = a[E_KEY].device;
+    job.value = a[E_VALUE].device;
+    job.places = a[E_PLACES].device;
+    job.centre = a[E_CENTRE].device;
+    job.out = a[E_TOKENS].device;
     rival_fold_job fold = { .x = job.out, .pitch = job.k.N, .L = Q, .Q = Q, .keys = job.keys, .by_place = 1 };
-    fold.out = a[8].device;
+    fold.out = a[E_PARTS].device;
     for (job.head = 0; job.head < H; job.head += at_once) {
         fold.head = job.head;
         fold.heads = job.heads = H - job.head < at_once ? H - job.head : at_once;
-        a[8].bytes = sizeof *out * (size_t)job.heads * pairs;
+        a[E_PARTS].bytes = sizeof *out * (size_t)job.heads * pairs;
         cudaError_t launched = rival_launch_error(&job, cuda->stream);
         if (launched == cudaSuccess) launched = rival_launch_fold(&fold, RIVAL_FOLD_LOG_SUM, cuda->stream);
-        TRY(rival_cuda_fetch(cuda, "the errors of means", launched, &a[8], out + (int64_t)job.head * (int64_t)pairs,
-                             error));
+        TRY(rival_cuda_fetch(cuda, "the errors of means", launched, &a[E_PARTS],
+                             out + (int64_t)job.head * (int64_t)pairs, error));
     }
     return MCSA_OK;
 }

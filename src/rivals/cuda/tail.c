@@ -2,26 +2,31 @@
 #include "state.h"
 #include "tiles.h"
 
+/* Arrays of a call by place. */
+enum { QUERY_ORDER, TILES, KEPT, KEY, VALUE, WEIGHT, SLOPE, ARRAYS };
+
 static mcsa_status tail_on(rival_cuda *cuda, rival_tail_job *job, const rival_tiles *tiles,
                            const rival_partition *queries, const rival_map *map, const rival_tail *tail,
                            mcsa_error *error)
 {
     const size_t keys = (size_t)map->H * (size_t)map->K, D = (size_t)job->q.D;
-    rival_array a[] = { ORDER_OF(queries),
-                        { tiles->tile, sizeof *tiles->tile * (size_t)tiles->count, NULL },
-                        { map->kept, sizeof *map->kept * (size_t)map->H * (size_t)map->Q * (size_t)map->words, NULL },
-                        { tail->key, sizeof *tail->key * keys * D, NULL },
-                        { tail->value, sizeof *tail->value * keys * D, NULL },
-                        { tail->weight, sizeof *tail->weight * keys, NULL },
-                        { tail->slope, sizeof *tail->slope * (size_t)map->H * D * D, NULL } };
-    TRY(rival_cuda_lay(cuda, a, tail->slope ? 7 : 6, error));
-    job->order = a[0].device;
-    job->tiles = a[1].device;
-    job->kept = a[2].device;
-    job->key = a[3].device;
-    job->value = a[4].device;
-    job->weight = a[5].device;
-    job->slope = a[6].device;
+    rival_array a[ARRAYS] = {
+        [QUERY_ORDER] = ORDER_OF(queries),
+        [TILES] = { tiles->tile, sizeof *tiles->tile * (size_t)tiles->count, NULL },
+        [KEPT] = { map->kept, sizeof *map->kept * (size_t)map->H * (size_t)map->Q * (size_t)map->words, NULL },
+        [KEY] = { tail->key, sizeof *tail->key * keys * D, NULL },
+        [VALUE] = { tail->value, sizeof *tail->value * keys * D, NULL },
+        [WEIGHT] = { tail->weight, sizeof *tail->weight * keys, NULL },
+        [SLOPE] = { tail->slope, sizeof *tail->slope * (size_t)map->H * D * D, NULL },
+    };
+    TRY(rival_cuda_lay(cuda, a, tail->slope ? ARRAYS : SLOPE, error));
+    job->order = a[QUERY_ORDER].device;
+    job->tiles = a[TILES].device;
+    job->kept = a[KEPT].device;
+    job->key = a[KEY].device;
+    job->value = a[VALUE].device;
+    job->weight = a[WEIGHT].device;
+    job->slope = tail->slope ? a[SLOPE].device : NULL;
     return rival_cuda_finish(cuda, "attention over parts not kept", rival_launch_tail(job, cuda->stream), error);
 }
 
