@@ -1,7 +1,8 @@
 /* cmd_generate.c - `mcsa generate`: a caption in, a clip out; with --compare twice, dense and MC-Sparse.
  *
  * Three stages: prepare refuses whatever can be refused before the long part, perform denoises, deliver
- * writes every file.  Nothing is written before all clips are made, so Ctrl-C leaves no file at all. */
+ * writes every file.  Nothing but captured calls is written before all clips are made, so Ctrl-C leaves no
+ * other file at all. */
 #include "attention.h"
 #include "command.h"
 #include "dit/generate.h"
@@ -27,7 +28,8 @@ typedef struct settings {
     int threads, isa, backend, precision;
     int compare, quiet, json;
     option_texts out;
-    const char *report;
+    const char *report, *capture;
+    captured_picks picks;
 } settings;
 
 /* clang-format off */
@@ -99,6 +101,18 @@ static const option table[] = {
               "ending, and say how much faster and how faithful the method was" },
     { .name = "report", .kind = OPTION_TEXT, FIELD(report), .value = "FILE",
       .help = "write what was done and what it cost as JSON" },
+    { .name = "capture", .kind = OPTION_TEXT, FIELD(capture), .value = "DIR",
+      .help = "write q, k and v of self-attention calls as .safetensors files there, for `mcsa analyze`; of "
+              "the method's clip, not of the dense one of --compare. With all steps and layers that is "
+              "3 tensors of each call of the run" },
+    { .name = "at-steps", .kind = OPTION_TEXT, FIELD(picks.steps), .value = "all|growing|spread:N|A,B-C",
+      .fallback = "growing",
+      .help = "which steps are captured. growing: the first, and on with gaps of 1, 2, 3, ...; spread:N: N "
+              "of them, evenly" },
+    { .name = "at-layers", .kind = OPTION_TEXT, FIELD(picks.layers), .value = "all|growing|spread:N|A,B-C",
+      .fallback = "spread:3", .help = "which layers, likewise" },
+    { .name = "at-branches", .kind = OPTION_TEXT, FIELD(picks.branches), .value = "all|A,B-C",
+      .fallback = "all", .help = "which branches of guidance; 0 is the conditional one" },
     { .name = "json", .kind = OPTION_FLAG, FIELD(json),
       .help = "print that report on standard output instead of the table" },
     { .name = "quiet", .kind = OPTION_FLAG, FIELD(quiet), .help = "print nothing but errors" },
@@ -140,6 +154,7 @@ typedef struct job {
     video_model model;
     context condition, null_condition;
     float *noise; /* [in_channels, frames, height, width] */
+    capture *capture; /* NULL without --capture */
     rendition made, dense;
     quality fidelity;
 } job;
@@ -186,6 +201,23 @@ static mcsa_status read_contexts(job *j, mcsa_error *error)
     return context_from_caption(&j->null_condition, &j->model, "<null>", error);
 }
 
+static mcsa_status open_capture(job *j, mcsa_error *error)
+{
+    const settings *set = &j->set;
+    const dit_wan_config *config = dit_wan_describe(j->model.transformer);
+    const capture_order order = {
+        .dir = set->capture,
+        .picks = set->picks,
+        .steps = set->steps,
+        .layers = config->layers,
+        .branches = set->guidance == 1.0f ? 1 : 2,
+        .grid = { set->frames / config->patch[0], set->height / config->patch[1],
+                  set->width / config->patch[2] },
+        .device = (mcsa_device)set->backend,
+    };
+    return capture_open(&j->capture, &order, error);
+}
+
 static mcsa_status prepare(job *j, mcsa_error *error)
 {
     settings *set = &j->set;
@@ -202,7 +234,7 @@ static mcsa_status prepare(job *j, mcsa_error *error)
     j->noise = malloc((size_t)count * sizeof *j->noise);
     if (!j->noise) return mcsa_fail(error, MCSA_ENOMEM, "no memory for %lld noise values", (long long)count);
     dit_noise(set->seed, j->noise, count);
-    return MCSA_OK;
+    return set->capture ? open_capture(j, error) : MCSA_OK;
 }
 
 static mcsa_status perform(job *j, mcsa_error *error)
@@ -233,6 +265,7 @@ static mcsa_status perform(job *j, mcsa_error *error)
     if (set->compare) TRY(rendition_make(&j->dense, &order, error));
     order.attention = &set->attention;
     order.label = set->attention.method;
+    order.capture = j->capture;
     TRY(rendition_make(&j->made, &order, error));
     if (!set->compare) return MCSA_OK;
     return quality_of_latents(&j->fidelity, &j->dense.latent, &j->made.latent, error);
@@ -289,6 +322,7 @@ static mcsa_status deliver(const job *j, mcsa_error *error)
         TRY(output_write(set->out.text[i], &j->made.latent, error));
         if (talk) printf("wrote %s\n", set->out.text[i]);
     }
+    if (talk && j->capture) printf("wrote %d calls to %s\n", capture_count(j->capture), set->capture);
     if (!set->report) return MCSA_OK;
     TRY(report_write(&numbers, set->report, error));
     if (talk) printf("wrote %s\n", set->report);
@@ -315,9 +349,11 @@ int cmd_generate(int argc, char **argv)
     if (status == MCSA_OK) status = deliver(&j, &error);
 
     if (status == MCSA_ECANCELED)
-        fputs("mcsa generate: interrupted; nothing was written\n", stderr);
+        fprintf(stderr, "mcsa generate: interrupted; nothing was written%s\n",
+                j.capture ? " but captured calls" : "");
     else if (status != MCSA_OK)
         fprintf(stderr, "mcsa generate: %s\n", error.text[0] ? error.text : mcsa_status_name(status));
+    capture_close(j.capture);
     rendition_free(&j.made);
     rendition_free(&j.dense);
     context_free(&j.condition);
