@@ -89,4 +89,5 @@ const rival_method rival_adaspa = {
     .close = rival_rung_close,
     .observe = observe,
     .choose = rival_rung_choose,
+    .held = rival_rung_held,
 };

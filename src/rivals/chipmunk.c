@@ -173,6 +173,15 @@ static mcsa_status observe(void *state, const rival_call *call, mcsa_error *erro
     return keep_lse(c, call, error);
 }
 
+static int64_t held(const void *state)
+{
+    const chipmunk *c = state;
+    int64_t bytes = rival_rung_held(state);
+    for (int i = 0; i < c->rung.setup.layers * c->rung.setup.branches; i++)
+        bytes += (int64_t)sizeof(float) * c->past[i].H * c->past[i].N;
+    return bytes;
+}
+
 const rival_method rival_chipmunk = {
     .name = "chipmunk",
     .summary = "tokens by their mass for fixed groups of 192 queries, by the row sums of the dense step before",
@@ -183,4 +192,5 @@ const rival_method rival_chipmunk = {
     .close = close_chipmunk,
     .observe = observe,
     .choose = rival_rung_choose,
+    .held = held,
 };

@@ -55,6 +55,20 @@ void rival_clusters_close(rival_clusters *c)
     free(c->pairs);
 }
 
+static int64_t centre_bytes(const rival_kmeans *k)
+{
+    return (int64_t)sizeof *k->centre * k->H * k->P * k->D;
+}
+
+int64_t rival_clusters_held(const void *state)
+{
+    const rival_clusters *c = state;
+    int64_t bytes = 0;
+    for (int i = 0; i < c->setup.layers * c->setup.branches; i++)
+        bytes += centre_bytes(&c->pairs[i].queries) + centre_bytes(&c->pairs[i].keys);
+    return bytes;
+}
+
 static rival_cluster_pair *pair_of(const rival_clusters *c, const rival_call *call)
 {
     return &c->pairs[(int64_t)call->at.layer * c->setup.branches + call->at.branch];

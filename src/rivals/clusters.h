@@ -21,6 +21,9 @@ typedef struct rival_clusters {
 mcsa_status rival_clusters_open(rival_clusters *c, const rival_setup *setup, mcsa_error *error);
 void rival_clusters_close(rival_clusters *c);
 
+/* The held of a rival_method whose state begins with clusters: their centres, which the next call starts from. */
+int64_t rival_clusters_held(const void *state);
+
 /* At the anchor that ends the dense warm-up: clusters from a random start, 50 iterations. */
 mcsa_status rival_clusters_observe(rival_clusters *c, const rival_call *call, mcsa_error *error);
 

@@ -60,6 +60,7 @@ const rival_method rival_kmeans_token = {
     .close = rival_rung_close,
     .observe = observe,
     .choose = rival_rung_choose,
+    .held = rival_rung_held,
 };
 
 const rival_method rival_kmeans_block = {
@@ -70,6 +71,7 @@ const rival_method rival_kmeans_block = {
     .close = rival_rung_close,
     .observe = observe,
     .choose = rival_rung_choose,
+    .held = rival_rung_held,
 };
 
 const rival_method rival_pddp_block = {
@@ -80,4 +82,5 @@ const rival_method rival_pddp_block = {
     .close = rival_rung_close,
     .observe = observe,
     .choose = rival_rung_choose,
+    .held = rival_rung_held,
 };

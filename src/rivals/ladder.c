@@ -49,6 +49,19 @@ void rival_rung_close(void *state)
     free(state);
 }
 
+int64_t rival_rung_held(const void *state)
+{
+    const rival_rung *rung = state;
+    int count = rung->setup.layers * rung->setup.branches;
+    int64_t bytes = 0;
+    for (int i = 0; i < count; i++) {
+        const rival_choice *choice = &rung->kept[i].choice;
+        bytes += (int64_t)sizeof(int32_t) * choice->queries.H * choice->queries.N;
+        bytes += (int64_t)sizeof(uint64_t) * choice->map.H * choice->map.Q * choice->map.words;
+    }
+    return bytes;
+}
+
 static rival_kept *kept_at(const rival_rung *rung, mcsa_site at)
 {
     return &rung->kept[at.layer * rung->setup.branches + at.branch];

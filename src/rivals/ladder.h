@@ -43,6 +43,9 @@ void rival_rung_close(void *state);
 mcsa_status rival_rung_observe(void *state, const rival_call *call, mcsa_error *error);
 mcsa_status rival_rung_choose(void *state, const rival_call *call, const rival_choice **choice, mcsa_error *error);
 
+/* Its held: the order of the queries and the map of every (layer, branch), as MC-Sparse counts its own. */
+int64_t rival_rung_held(const void *state);
+
 /* For methods that keep parts by a rule of their own: what (layer, branch) holds, cut into groups and parts, with an
  * empty map; it serves later calls when its step has been set. */
 mcsa_status rival_rung_begin(rival_rung *rung, const rival_call *call, rival_kept **kept, mcsa_error *error);

@@ -24,6 +24,7 @@ const rival_method rival_bsa_reuse = {
     .close = rival_rung_close,
     .observe = rival_rung_observe,
     .choose = rival_rung_choose,
+    .held = rival_rung_held,
 };
 
 const rival_method rival_bsa_token = {
@@ -34,6 +35,7 @@ const rival_method rival_bsa_token = {
     .close = rival_rung_close,
     .observe = rival_rung_observe,
     .choose = rival_rung_choose,
+    .held = rival_rung_held,
 };
 
 const rival_method rival_bsa_group = {
@@ -44,4 +46,5 @@ const rival_method rival_bsa_group = {
     .close = rival_rung_close,
     .observe = rival_rung_observe,
     .choose = rival_rung_choose,
+    .held = rival_rung_held,
 };

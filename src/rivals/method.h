@@ -10,20 +10,20 @@
 /* What a method is opened with, one per run. */
 typedef struct rival_setup {
     const rival_kernels *kernels;
-    void *backend;        /* state of the kernels */
-    mcsa_run *dense;      /* computes the dense calls; its backend groups queries */
+    void *backend;   /* state of the kernels */
+    mcsa_run *dense; /* computes the dense calls; its backend groups queries */
     int layers, branches;
-    int grid[3];          /* frames, rows, columns of tokens; N is their product, or all are 0: unknown */
-    double density;       /* executed query-key pairs that each call may take, over H N N */
-    int threads;          /* of the host */
-    uint64_t seed;        /* of random starts and sampled rows */
+    int grid[3];    /* frames, rows, columns of tokens; N is their product, or all are 0: unknown */
+    double density; /* executed query-key pairs that each call may take, over H N N */
+    int threads;    /* of the host */
+    uint64_t seed;  /* of random starts and sampled rows */
 } rival_setup;
 
 typedef struct rival_call {
     mcsa_site at;
     const mcsa_qkv *x;
-    float *lse;   /* [H, N] the backend's memory; observe: of dense attention now; choose: room for attend's */
-    int anchor;   /* observe: the schedule's anchor, not just a dense step */
+    float *lse; /* [H, N] the backend's memory; observe: of dense attention now; choose: room for attend's */
+    int anchor; /* observe: the schedule's anchor, not just a dense step */
 } rival_call;
 
 /* What is to be computed: exact attention over the kept parts, and the tail when there is one. */
@@ -47,6 +47,8 @@ typedef struct rival_method {
     mcsa_status (*observe)(void *state, const rival_call *call, mcsa_error *error);
     /* *choice stays the method's and is valid until its next call. */
     mcsa_status (*choose)(void *state, const rival_call *call, const rival_choice **choice, mcsa_error *error);
+    /* Bytes kept from call to call for their content.  NULL: none. */
+    int64_t (*held)(const void *state);
 } rival_method;
 
 /* All methods, ended by NULL; "mc-sparse" is not among them: mcsa_run is that. */

@@ -39,7 +39,7 @@ typedef struct rival_stats {
     double density_tail;           /* query times virtual keys of tails, over H N N */
     double density_run;            /* executed and tail over all calls; a dense call counts 1 */
     double attention_s, dense_s, choose_s, attend_s; /* wall time with the backend idle at the ends */
-    int64_t held_bytes; /* of residuals and of what the method keeps between steps, where known */
+    int64_t held_bytes;                              /* of residuals and of what the method keeps between steps */
 } rival_stats;
 
 void rival_run_stats(const rival_run *run, rival_stats *stats);

@@ -316,6 +316,7 @@ void rival_run_stats(const rival_run *run, rival_stats *stats)
         stats->density_tail = run->tail / run->full_sparse;
     }
     if (run->full > 0) stats->density_run = run->computed / run->full;
+    if (run->method->held) stats->held_bytes = run->method->held(run->state);
     int count = run->dense->config.layers * run->dense->config.branches;
     for (int i = 0; i < count; i++) stats->held_bytes += (int64_t)run->missed[i].rows.bytes;
 }

@@ -90,4 +90,5 @@ const rival_method rival_svg2 = {
     .close = close_svg2,
     .observe = observe_svg2,
     .choose = choose_svg2,
+    .held = rival_clusters_held,
 };

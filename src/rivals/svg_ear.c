@@ -169,4 +169,5 @@ const rival_method rival_svg_ear = {
     .close = close_ear,
     .observe = observe_ear,
     .choose = choose_ear,
+    .held = rival_clusters_held,
 };

@@ -171,6 +171,31 @@ static void tails_are_counted_apart(void **state)
     rival_run_free(run);
 }
 
+/* What the ladder keeps is counted as MC-Sparse counts its selection and residual, branches apart. */
+static void held_bytes_are_those_of_mc_sparse(void **state)
+{
+    (void)state;
+    fixture_clip clip = { { 2, 1000, 1000, 16 }, MCSA_F32, 1 };
+    rival_config config = fixture_config("bsa+group", 1000, 0.1);
+    config.residual = 1;
+    config.attention.branches = 2;
+    config.attention.sharing = MCSA_BRANCHES_APART;
+    rival_run *run = fixture_open(&config);
+    mcsa_run *mc = test_run(&config.attention);
+    for (int branch = 0; branch < 2; branch++) {
+        test_call c = fixture_call(&clip, 1, branch);
+        fixture_attends(run, (mcsa_site){ 1, 0, branch }, &c, "bsa+group");
+        assert_attends(mc, 1, 0, branch, &c);
+        test_call_free(&c);
+    }
+    mcsa_stats stats = { .size = sizeof stats };
+    assert_int_equal(mcsa_run_stats(mc, &stats), MCSA_OK);
+    int64_t due = stats.selection_bytes + stats.residual_bytes;
+    assert_in_range(stats_of(run).held_bytes, due - 4 * 64, due); /* its blocks are rounded up to cache lines */
+    rival_run_free(run);
+    mcsa_run_free(mc);
+}
+
 static void expect_refusal(rival_run *run, mcsa_site at, const test_call *c, const char *words)
 {
     assert_int_equal(fixture_attend(run, at, c), MCSA_EINVAL);
@@ -263,6 +288,7 @@ int main(void)
         cmocka_unit_test(the_residual_is_what_the_anchor_missed),
         cmocka_unit_test(densities_are_those_of_the_choices),
         cmocka_unit_test(tails_are_counted_apart),
+        cmocka_unit_test(held_bytes_are_those_of_mc_sparse),
         cmocka_unit_test(a_choice_or_residual_that_is_not_there_is_an_error),
         cmocka_unit_test(wrong_calls_are_refused_in_words),
         cmocka_unit_test(wrong_configurations_are_refused_in_words),
