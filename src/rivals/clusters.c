@@ -8,6 +8,7 @@
 #include "draw.h"
 #include "scores.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -89,6 +90,7 @@ static mcsa_status start(rival_clusters *c, const rival_call *call, rival_cluste
     const rival_points k = { setup->kernels, setup->backend, call->x->k };
     uint64_t place = 2 * ((uint64_t)call->at.layer * (uint64_t)setup->branches + (uint64_t)call->at.branch);
     int N = call->x->dims.N;
+    pair->step = INT_MAX; /* until all of this is done they serve nobody */
     TRY(rival_kmeans_start(&pair->queries, &q, rival_query_clusters(N), rival_draw(setup->seed, place), error));
     TRY(rival_kmeans_start(&pair->keys, &k, rival_key_clusters(N), rival_draw(setup->seed, place + 1), error));
     TRY(rival_kmeans_iterate(&pair->queries, &q, FIRST_ITERATIONS, NULL, error));
