@@ -1,0 +1,118 @@
+/* test_allocations.c - the n-th allocation fails, for every n and every method: the call says so in words, the same
+ * call then succeeds, and nothing is held in the end.
+ *
+ * The linker's --wrap puts the functions below in front of every malloc, calloc, realloc, aligned_alloc and free of the
+ * library and the methods.  Memory that OpenMP and libc take for themselves is not counted. */
+#include "fixture.h"
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *block, size_t bytes);
+void *__real_aligned_alloc(size_t alignment, size_t bytes);
+void __real_free(void *block);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *block, size_t bytes);
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
+void __wrap_free(void *block);
+
+static struct {
+    int64_t calls, fail_at, held; /* fail_at: counted from 1; 0: none fails */
+} heap;
+
+static int fails(void)
+{
+    return ++heap.calls == heap.fail_at;
+}
+
+static void *counted(void *block)
+{
+    heap.held += block != NULL;
+    return block;
+}
+
+void *__wrap_malloc(size_t bytes)
+{
+    return fails() ? NULL : counted(__real_malloc(bytes));
+}
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    return fails() ? NULL : counted(__real_calloc(count, bytes));
+}
+
+void *__wrap_realloc(void *block, size_t bytes)
+{
+    if (fails()) return NULL;
+    void *moved = __real_realloc(block, bytes);
+    heap.held += moved && !block;
+    return moved;
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
+{
+    return fails() ? NULL : counted(__real_aligned_alloc(alignment, bytes));
+}
+
+void __wrap_free(void *block)
+{
+    heap.held -= block != NULL;
+    __real_free(block);
+}
+
+/* A run from its creation on, in which at most one allocation fails.  Returns whether one did. */
+static int play(const rival_config *config, const test_call *c, int64_t fail_at)
+{
+    mcsa_error error = { "" };
+    rival_run *run = NULL;
+    int failed = 0;
+    int64_t before = heap.held;
+    heap.calls = 0;
+    heap.fail_at = fail_at;
+    mcsa_status status = rival_run_create(&run, config, &error);
+    if (status != MCSA_OK) {
+        assert_int_equal(status, MCSA_ENOMEM);
+        assert_null(run);
+        if (!error.text[0]) fail_msg("%s: allocation %lld fails without a word", config->method, (long long)fail_at);
+        if (heap.held != before)
+            fail_msg("%s holds what it took before allocation %lld", config->method, (long long)fail_at);
+        return 1;
+    }
+    for (int step = 0; step < FIXTURE_STEPS; step++) {
+        status = fixture_attend(run, (mcsa_site){ step, 0, 0 }, c);
+        if (status == MCSA_OK) continue;
+        assert_false(failed);
+        failed = 1;
+        if (status != MCSA_ENOMEM || !strstr(rival_run_error(run), "no memory"))
+            fail_msg("%s: allocation %lld fails with %s: %s", config->method, (long long)fail_at,
+                     mcsa_status_name(status), rival_run_error(run));
+        step--; /* once more */
+    }
+    rival_run_free(run);
+    if (heap.held != before) fail_msg("%s holds %lld blocks", config->method, (long long)(heap.held - before));
+    return failed;
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+    test_call c = test_call_make((const int[]){ 1, 140, 140, 8 }, MCSA_F32, TEST_HND, 3, 1);
+    for (const rival_method *const *m = rival_methods; *m; m++)
+        for (int residual = 0; residual < 2; residual++) {
+            rival_config config = fixture_config((*m)->name, 140, 0.2);
+            config.residual = residual;
+            int64_t n = 1;
+            while (play(&config, &c, n)) n++;
+            assert_true(n > 10);
+            print_message("  %-13s residual %d: %lld allocations\n", (*m)->name, residual, (long long)n - 1);
+        }
+    test_call_free(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
