@@ -59,14 +59,19 @@ static int reach(const analyze_findings *f, int from)
     return lag;
 }
 
+static const char *plural(int count)
+{
+    return count == 1 ? "" : "s";
+}
+
 static void say_others(words *w, const analyze_findings *f)
 {
     const analysis_advice *advice = &f->advice;
     for (int s = 0; s < f->measured.densities; s++) {
         if (s == advice->density) continue;
         const analysis_outlook *o = &advice->outlook[s];
-        say(w, " Density %g would need %d anchors and cost %.2f of dense attention.", f->measured.density[s],
-            o->anchors, o->cost);
+        say(w, " Density %g would need %d anchor%s and cost %.2f of dense attention.", f->measured.density[s],
+            o->anchors, plural(o->anchors), o->cost);
     }
     say(w, " The default schedule ramp at density %g would cost %.2f and miss %.3f on average, %.3f at worst.",
         f->measured.density[advice->density], advice->ramp.cost, advice->ramp.mean, advice->ramp.worst);
@@ -75,13 +80,14 @@ static void say_others(words *w, const analyze_findings *f)
 static void say_why(words *w, const analyze_findings *f)
 {
     const analysis *a = &f->measured;
-    const int s = f->advice.density, last = a->pair[a->pairs - 1].anchor;
+    const int s = f->advice.density, first = a->pair[0].anchor, last = a->pair[a->pairs - 1].anchor;
+    const int early = reach(f, first), late = reach(f, last);
     say(w,
-        " Why: with %.3g of the keys, single tokens of PDDP groups keep %.3f of the attention mass and blocks by pooled "
-        "scores %.3f; what is then missing stays within %.3g of the output for %d steps after step %d and for %d after "
-        "step %d.",
-        a->density[s], a->selector[ANALYSIS_PDDP_TOKENS][s].recall, a->selector[ANALYSIS_POOLED][s].recall,
-        f->wish.tolerance, reach(f, a->pair[0].anchor), a->pair[0].anchor, reach(f, last), last);
+        " Why: with %.3g of the keys, single tokens of PDDP groups keep %.3f of the attention mass and blocks by "
+        "pooled scores %.3f; the residual of an anchor at step %d serves %d step%s within %.3g, that of one at step %d "
+        "serves %d.",
+        a->density[s], a->selector[ANALYSIS_PDDP_TOKENS][s].recall, a->selector[ANALYSIS_POOLED][s].recall, first,
+        early, plural(early), f->wish.tolerance, last, late);
 }
 
 static void say_advice(words *w, const analyze_findings *f)
@@ -100,8 +106,9 @@ static void say_advice(words *w, const analyze_findings *f)
         o->reuse, o->mean, o->worst, o->cost, 1 / o->cost);
     say_why(w, f);
     say_others(w, f);
-    if (advice->group != 64)
-        say(w, " Groups of %d miss %.2f times what groups of 64 do.", advice->group, advice->group_cost);
+    if (advice->group != 128)
+        say(w, " These numbers are for groups of 128; groups of %d miss %.2f times as much.", advice->group,
+            advice->group_cost);
 }
 
 static void say_refusal(words *w, const analyze_findings *f)

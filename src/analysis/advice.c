@@ -7,8 +7,9 @@
 /* Sparse attention that costs as much as this is not worth its error. */
 static const double WORTH = 0.95;
 
-/* A larger group halves selection and index memory; this much more error is taken for it. */
-static const double GROUP_SLACK = 1.1;
+/* Groups twice as large halve the memory of a selection and how often keys are gathered: this much more error is taken
+ * for it, over groups of 64. */
+static const double GROUP_SLACK = 1.25;
 
 static double measured(const analysis *a, int density, int pair)
 {
@@ -84,13 +85,14 @@ static void advise_group(analysis_advice *out, const analysis *a, const analysis
         int group;
         analysis_selector selector;
     } groups[] = { { 64, ANALYSIS_PDDP_64 }, { 128, ANALYSIS_PDDP_TOKENS }, { 256, ANALYSIS_PDDP_256 } };
-    const double finest = a->selector[ANALYSIS_PDDP_64][out->density].rel_l2;
+    const double finest = a->selector[ANALYSIS_PDDP_64][out->density].rel_l2,
+                 usual = a->selector[ANALYSIS_PDDP_TOKENS][out->density].rel_l2;
     for (int i = 0; i < 3; i++) {
-        double ratio = finest > 0 ? a->selector[groups[i].selector][out->density].rel_l2 / finest : 1;
-        int wanted = wish->group_fixed ? groups[i].group == wish->group_fixed : i == 0 || ratio <= GROUP_SLACK;
+        double error = a->selector[groups[i].selector][out->density].rel_l2;
+        int wanted = wish->group_fixed ? groups[i].group == wish->group_fixed : i == 0 || error <= GROUP_SLACK * finest;
         if (!wanted) continue;
         out->group = groups[i].group;
-        out->group_cost = ratio;
+        out->group_cost = usual > 0 ? error / usual : 1;
     }
 }
 

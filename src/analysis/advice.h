@@ -29,7 +29,7 @@ typedef struct analysis_advice {
     int worthwhile;    /* 0: nothing that was measured is cheaper than dense and within the tolerance */
     int density;       /* index of the recommended one */
     int group;         /* queries */
-    double group_cost; /* its relative L2 over that of groups of 64, at that density */
+    double group_cost; /* relative L2 over that of the groups of 128 which everything else here is about */
     mcsa_action actions[ANALYSIS_STEPS];
     analysis_outlook outlook[ANALYSIS_DENSITIES]; /* of each density with its own schedule */
     analysis_outlook ramp;                        /* the default schedule at the recommended density */

@@ -3,6 +3,7 @@
 
 #include "base/half.h"
 #include "base/tensor.h"
+#include "core/run.h"
 
 #include <stdlib.h>
 
@@ -176,29 +177,44 @@ static mcsa_status measure_one(analysis_rival *out, stage *s, const analysis_opt
         .kernels = s->kernels,
         .backend = s->backend,
         .dense = s->dense,
-        .layers = source->at[source->count - 1].layer + 1,
-        .branches = 1,
+        .layers = s->dense->config.layers,
+        .branches = s->dense->config.branches,
         .grid = { grid[0], grid[1], grid[2] },
         .density = options->density[out->density],
         .threads = options->attention.threads,
     };
-    for (int i = 0; i < source->count; i++)
-        if (source->at[i].branch >= setup.branches) setup.branches = source->at[i].branch + 1;
     TRY(method->open(&state, &setup, error));
     mcsa_status status = run_calls(out, s, state, source, error);
     method->close(state);
     return status;
 }
 
-/* The run that groups queries for those methods that do. */
+/* The run whose schedule methods look their anchor up in, and which groups queries for those that do: in every layer
+ * the first captured step is the anchor. */
 static mcsa_status open_dense(stage *s, const analysis_options *options, const analysis_source *source,
                               mcsa_error *error)
 {
     mcsa_config config = options->attention;
-    config.steps = 1;
     config.layers = source->at[source->count - 1].layer + 1;
-    config.schedule = "list:0";
-    return mcsa_run_create(&s->dense, &config, error->text, sizeof error->text);
+    for (int i = 0; i < source->count; i++) {
+        if (source->at[i].step >= config.steps) config.steps = source->at[i].step + 1;
+        if (source->at[i].branch >= config.branches) config.branches = source->at[i].branch + 1;
+    }
+    mcsa_action *actions = calloc((size_t)config.layers * (size_t)config.steps, sizeof *actions); /* MCSA_DENSE is 0 */
+    if (!actions)
+        return mcsa_fail(error, MCSA_ENOMEM, "no memory for a schedule of %d steps and %d layers", config.steps,
+                         config.layers);
+    for (int i = 0; i < source->count; i++) {
+        const mcsa_site *at = &source->at[i];
+        mcsa_action *row = actions + (int64_t)at->layer * config.steps;
+        if (i && source->at[i - 1].layer == at->layer) continue;
+        row[at->step] = MCSA_ANCHOR;
+        for (int t = at->step + 1; t < config.steps; t++) row[t] = MCSA_REUSE;
+    }
+    config.actions = actions;
+    mcsa_status status = mcsa_run_create(&s->dense, &config, error->text, sizeof error->text);
+    free(actions);
+    return status;
 }
 
 static mcsa_status open_stage(stage *s, const analysis_options *options, const analysis_source *source,
