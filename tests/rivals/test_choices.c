@@ -83,30 +83,41 @@ static void fill_clustered(const mcsa_tensor *t, uint64_t seed)
         }
 }
 
+static void expect_density(const char *method, const test_call *c, double density)
+{
+    rival_config config = fixture_config(method, c->N, density);
+    chooser by = chooser_open(&config);
+    chooser_warm_up(&by, c);
+    const rival_choice *choice = chooser_choose(&by, c, 2);
+    double executed = choice_density(choice);
+    print_message("  %-12s %d tokens: %.4f asked, %.4f executed\n", method, c->N, density, executed);
+    if (!(fabs(executed - density) <= 0.005))
+        fail_msg("%s executes %.4f of the pairs of %d tokens, asked were %.2f", method, executed, c->N, density);
+    expect_partition(&choice->queries, c, method, "queries");
+    expect_partition(&choice->keys, c, method, "keys");
+    expect_map(choice, method);
+    chooser_close(&by);
+}
+
+static void expect_densities(int H, int N, mcsa_dtype dtype, const double *densities, size_t count)
+{
+    test_call c = test_call_make((const int[]){ H, N, N, 16 }, dtype, TEST_HND, 8, 1);
+    fill_clustered(&c.q.view, 1);
+    fill_clustered(&c.k.view, 2);
+    for (const rival_method *const *m = rival_methods; *m; m++)
+        for (size_t s = 0; s < count; s++) expect_density((*m)->name, &c, densities[s]);
+    test_call_free(&c);
+}
+
 /* Half a point, as the methods are compared at. */
 static void executed_density_is_the_density_asked(void **state)
 {
     (void)state;
-    static const double densities[] = { 0.10, 0.15, 0.25 };
-    static const int sizes[] = { 2048, 1960 };
-    for (size_t n = 0; n < TEST_COUNT(sizes); n++) {
-        int N = sizes[n];
-        test_call c = test_call_make((const int[]){ 2, N, N, 16 }, MCSA_F32, TEST_HND, 8, 1);
-        fill_clustered(&c.q.view, 1);
-        fill_clustered(&c.k.view, 2);
-        for (const rival_method *const *m = rival_methods; *m; m++)
-            for (size_t s = 0; s < TEST_COUNT(densities); s++) {
-                rival_config config = fixture_config((*m)->name, N, densities[s]);
-                chooser by = chooser_open(&config);
-                chooser_warm_up(&by, &c);
-                double executed = choice_density(chooser_choose(&by, &c, 2));
-                print_message("  %-12s %d tokens: %.4f asked, %.4f executed\n", (*m)->name, N, densities[s], executed);
-                if (!(fabs(executed - densities[s]) <= 0.005))
-                    fail_msg("%s executes %.4f of the pairs, asked were %.2f", (*m)->name, executed, densities[s]);
-                chooser_close(&by);
-            }
-        test_call_free(&c);
-    }
+    static const double densities[] = { 0.15, 0.10, 0.25 };
+    expect_densities(2, 2048, MCSA_F32, densities, 3);
+    expect_densities(2, 1960, MCSA_F32, densities, 3);
+    expect_densities(1, 8191, MCSA_BF16, densities, 1);
+    expect_densities(1, 12345, MCSA_BF16, densities, 1);
 }
 
 int main(void)
