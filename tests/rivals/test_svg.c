@@ -1,6 +1,7 @@
 /* test_svg.c - Sparse VideoGen: the order of tokens, the band, and which heads are spatial and which temporal. */
 #include "choices.h"
 
+#include "rivals/draw.h"
 #include "rivals/svg.h"
 
 static void token_major_gathers_positions(void **state)
@@ -132,12 +133,79 @@ static void heads_are_told_apart(void **state)
     test_call_free(&c);
 }
 
+enum { FRAMES = 6, POSITIONS = 100, TOKENS = FRAMES * POSITIONS, HEADS = 16, WIDTH = 8 };
+
+/* out [WIDTH]: row `row` of head h over the keys whose token, in the order given, is in block `block` or the first, or
+ * over all keys with order NULL. */
+static void attend_row(const test_call *c, int h, int row, const int32_t *order, int block, double *out)
+{
+    double sum = 0;
+    for (int d = 0; d < WIDTH; d++) out[d] = 0;
+    for (int place = 0; place < TOKENS; place++) {
+        int key = order ? order[place] : place;
+        if (order && place / SVG_BLOCK != block && place / SVG_BLOCK != 0) continue;
+        double dot = 0;
+        for (int d = 0; d < WIDTH; d++) dot += test_get(&c->q.view, h, row, d) * test_get(&c->k.view, h, key, d);
+        double p = exp(dot / sqrt(WIDTH));
+        sum += p;
+        for (int d = 0; d < WIDTH; d++) out[d] += p * test_get(&c->v.view, h, key, d);
+    }
+    for (int d = 0; d < WIDTH; d++) out[d] /= sum;
+}
+
+/* Squared error of the mask over the sampled rows.  order: [TOKENS], place: of each token in it. */
+static double mask_error(const test_call *c, int h, const int *sampled, const int32_t *order, const int32_t *place)
+{
+    double error = 0, all[WIDTH], masked[WIDTH];
+    for (int row = 0; row < TOKENS; row++) {
+        if (!sampled[row]) continue;
+        attend_row(c, h, row, NULL, 0, all);
+        attend_row(c, h, row, order, place[row] / SVG_BLOCK, masked);
+        for (int d = 0; d < WIDTH; d++) error += (all[d] - masked[d]) * (all[d] - masked[d]);
+    }
+    return error;
+}
+
+/* Unstructured heads, for which either mask is as good as the other: the decision is that of the errors in double.
+ * Frames of 100 tokens give the profile one block on the diagonal, and one of the first frame. */
+static void heads_take_the_mask_of_smaller_error(void **state)
+{
+    (void)state;
+    test_call c = test_call_make((const int[]){ HEADS, TOKENS, TOKENS, WIDTH }, MCSA_F32, TEST_HND, 3, 1);
+    rival_config config = fixture_config("svg", TOKENS, 0.25);
+    config.grid[0] = FRAMES;
+    config.grid[1] = 10;
+    config.grid[2] = 10;
+    chooser by = chooser_open(&config);
+    int32_t identity[TOKENS], order[TOKENS], place[TOKENS];
+    int temporal[HEADS], sampled[TOKENS] = { 0 }, both[2] = { 0 };
+    rival_token_major(FRAMES, POSITIONS, order);
+    for (int i = 0; i < TOKENS; i++) {
+        identity[i] = i;
+        place[order[i]] = i;
+    }
+    mcsa_error error = { "" };
+    mcsa_qkv x = chooser_x(&c);
+    rival_call call = { .at = { 2, 0, 0 }, .x = &x };
+    assert_int_equal(rival_svg_profile(&by.setup, &call, order, temporal, &error), MCSA_OK);
+    for (int i = 0; i < 64; i++) sampled[rival_draw_below(config.seed, (uint64_t)(2 * 64 + i), TOKENS)] = 1;
+    for (int h = 0; h < HEADS; h++) {
+        double space = mask_error(&c, h, sampled, identity, identity), time = mask_error(&c, h, sampled, order, place);
+        assert_true(fabs(space - time) > 1e-4 * space); /* else FP32 might decide otherwise */
+        assert_int_equal(temporal[h], time < space);
+        both[temporal[h]]++;
+    }
+    assert_true(both[0] > 2 && both[1] > 2);
+    chooser_close(&by);
+    test_call_free(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(token_major_gathers_positions), cmocka_unit_test(a_whole_band_is_what_its_elements_touch),
         cmocka_unit_test(bands_grow_side_by_side),       cmocka_unit_test(bands_execute_the_density_asked),
-        cmocka_unit_test(heads_are_told_apart),
+        cmocka_unit_test(heads_are_told_apart),          cmocka_unit_test(heads_take_the_mask_of_smaller_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
