@@ -38,7 +38,9 @@ static void add_oracles(cJSON *root, const analysis *a)
             cJSON_AddStringToObject(point, "selection", own ? "per-query" : analysis_rules[k].name);
             add_number(point, "density", a->density[s]);
             add_tally(point, own ? &a->per_query[s] : &a->selector[k][s]);
-            if (!own) add_number(point, "alignment", a->alignment[k]);
+            if (own) continue;
+            add_number(point, "density_executed", a->executed[k][s]);
+            add_number(point, "alignment", a->alignment[k]);
         }
 }
 

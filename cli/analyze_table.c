@@ -3,6 +3,7 @@
 
 #include "options.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { NAME = 26 };
@@ -14,11 +15,14 @@ static void head_row(const analysis *a, const char *first, FILE *out)
     fputc('\n', out);
 }
 
-static void tally_row(const analysis *a, const char *name, const analysis_tally *tallies, FILE *out)
+/* executed: [densities] to mark what is half a point off, or NULL */
+static void tally_row(const analysis *a, const char *name, const analysis_tally *tallies, const double *executed,
+                      FILE *out)
 {
     fprintf(out, "%-*s", NAME, name);
     for (int s = 0; s < a->densities; s++)
-        fprintf(out, "   %5.3f %6.4f %5.1f", tallies[s].recall, tallies[s].rel_l2, tallies[s].psnr_db);
+        fprintf(out, "  %c%5.3f %6.4f %5.1f", executed && fabs(executed[s] - a->density[s]) > 0.005 ? '*' : ' ',
+                tallies[s].recall, tallies[s].rel_l2, tallies[s].psnr_db);
     fputc('\n', out);
 }
 
@@ -30,18 +34,19 @@ static void oracle_table(const analysis *a, FILE *out)
     fputc('\n', out);
     for (int k = 0; k < ANALYSIS_SELECTORS; k++) {
         char name[64];
-        double alignment = a->alignment[k];
-        if (alignment > 1.005)
-            snprintf(name, sizeof name, "%s (x%.2f)", analysis_rules[k].meaning, alignment);
+        if (a->alignment[k] > 1.005)
+            snprintf(name, sizeof name, "%s (x%.2f)", analysis_rules[k].meaning, a->alignment[k]);
         else
             snprintf(name, sizeof name, "%s", analysis_rules[k].meaning);
-        tally_row(a, name, a->selector[k], out);
+        tally_row(a, name, a->selector[k], a->executed[k], out);
     }
-    tally_row(a, "own keys of each query", a->per_query, out);
+    tally_row(a, "own keys of each query", a->per_query, NULL, out);
     fputs("\nkept: attention mass; rel L2 and PSNR: of the attention output against dense, peak its range. Means over "
-          "calls.\n",
+          "calls.\n*: computes another share of the pairs than s, by more than half a point: there are too few keys to "
+          "cut.\n",
           out);
-    fprintf(out, "Own keys: %d queries of each head. (x1.20): pairs executed over pairs meant, counted in s.\n\n",
+    fprintf(out,
+            "Own keys: %d queries of each head. (x1.20): pairs executed over pairs meant; s counts the former.\n\n",
             a->sample);
 }
 

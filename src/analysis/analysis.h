@@ -53,7 +53,8 @@ typedef struct analysis {
     double density[ANALYSIS_DENSITIES];
     int sample; /* queries asked per head */
     analysis_tally selector[ANALYSIS_SELECTORS][ANALYSIS_DENSITIES];
-    double alignment[ANALYSIS_SELECTORS]; /* mean over heads and calls */
+    double alignment[ANALYSIS_SELECTORS]; /* mean over heads and calls; so is executed */
+    double executed[ANALYSIS_SELECTORS][ANALYSIS_DENSITIES];
     analysis_tally per_query[ANALYSIS_DENSITIES];
     analysis_waste key_binding[ANALYSIS_DENSITIES];
     analysis_waste query_binding[ANALYSIS_DENSITIES][ANALYSIS_SHARED];

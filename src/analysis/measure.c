@@ -159,8 +159,10 @@ static void add_steps(analysis *out, const analysis_series *s)
             asked.low = step->selector[0][i].low; /* the sample has the peak of all rows */
             asked.high = step->selector[0][i].high;
             analysis_tally_add(&out->per_query[i], &asked);
-            for (int k = 0; k < ANALYSIS_SELECTORS; k++)
+            for (int k = 0; k < ANALYSIS_SELECTORS; k++) {
                 analysis_tally_add(&out->selector[k][i], &step->selector[k][i]);
+                out->executed[k][i] += (step->executed[k][i] / out->H - out->executed[k][i]) / out->calls;
+            }
             add_waste(&out->key_binding[i], &step->key_binding[i]);
             for (int k = 0; k < ANALYSIS_SHARED; k++) add_waste(&out->query_binding[i][k], &step->asked.shared[i][k]);
         }

@@ -8,6 +8,7 @@ static mcsa_status try_choice(analysis_series *s, const analysis_moment *now, an
     const analysis_choice *choice = &s->choices[selector];
     for (int i = 0; i < c->densities; i++) {
         analysis_sums *to = &sums->selector[selector][i];
+        sums->executed[selector][i] += choice->executed[i];
         TRY(analysis_head_attend(s->head, &choice->queries, analysis_keys(c, selector), &choice->map[i], s->out, s->lse,
                                  error));
         analysis_sums_add(to, now->dense, s->out, NULL, (int64_t)s->head->N * s->head->D);

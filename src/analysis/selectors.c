@@ -229,6 +229,13 @@ static mcsa_status keep(const analysis_chooser *c, const float *score, int unit,
     return status;
 }
 
+static void count_pairs(const analysis_chooser *c, analysis_choice *choice, const rival_partition *keys)
+{
+    for (int s = 0; s < c->densities; s++)
+        choice->executed[s] = rival_map_pairs(&choice->map[s], &choice->queries, keys).nominal * choice->alignment /
+                              ((double)c->N * c->N);
+}
+
 static int same_groups(const analysis_rule *a, const analysis_rule *b)
 {
     return a->grouping == b->grouping && a->group == b->group;
@@ -267,6 +274,7 @@ mcsa_status analysis_choose(analysis_chooser *c, analysis_head *head, analysis_c
     for (int s = 0; s < ANALYSIS_SELECTORS; s++) {
         analysis_choice_free(&choices[s]);
         TRY(choose_one(c, head, choices, s, &grouped, error));
+        count_pairs(c, &choices[s], analysis_keys(c, (analysis_selector)s));
     }
     return MCSA_OK;
 }

@@ -41,7 +41,8 @@ extern const analysis_rule analysis_rules[ANALYSIS_SELECTORS];
 typedef struct analysis_choice {
     rival_partition queries;
     rival_map map[ANALYSIS_DENSITIES];
-    double alignment; /* executed over nominal pairs */
+    double alignment;                    /* executed over nominal pairs */
+    double executed[ANALYSIS_DENSITIES]; /* pairs over N N, alignment counted: few keys cannot be cut finely */
 } analysis_choice;
 
 void analysis_choice_free(analysis_choice *choice);

@@ -15,7 +15,7 @@ typedef struct analysis_moment {
 /* Sums over heads of one step. */
 typedef struct analysis_step_sums {
     analysis_sums selector[ANALYSIS_SELECTORS][ANALYSIS_DENSITIES];
-    double alignment[ANALYSIS_SELECTORS];
+    double alignment[ANALYSIS_SELECTORS], executed[ANALYSIS_SELECTORS][ANALYSIS_DENSITIES];
     analysis_per_query asked;
     analysis_waste key_binding[ANALYSIS_DENSITIES];
 } analysis_step_sums;

@@ -1,5 +1,6 @@
 /* test_analyze.c - `mcsa analyze` on a folder that PyTorch wrote, against a restatement in NumPy
  * (tests/golden/make_captured.py); on calls that `mcsa generate` captured; and what it refuses. */
+#include "capture_pick.h"
 #include "command.h"
 #include "dit/safetensors.h"
 #include "scratch.h"
@@ -249,9 +250,48 @@ static void a_captured_clip_is_the_models(void **state)
     assert_int_equal(rmdir("c"), 0);
 }
 
+static void picks_are_what_they_say(void **state)
+{
+    static const struct {
+        const char *text, *kept; /* of 10, 11, ... 19; NULL: refused */
+    } picks[] = {
+        { "all", "1111111111" },
+        { "growing", "1101001000" },
+        { "spread:2", "1000000001" },
+        { "spread:1", "1000000000" },
+        { "spread:4", "1001001001" },
+        { "spread:99", "1111111111" },
+        { "12", "0010000000" },
+        { "10,19", "1000000001" },
+        { "11-13,15", "0111010000" },
+        { "9", NULL },
+        { "18-20", NULL },
+        { "12,", NULL },
+        { "13-11", NULL },
+        { "spread:", NULL },
+        { "spread:0", NULL },
+        { "some", NULL },
+        { "12;13", NULL },
+        { "99999999999", NULL },
+    };
+    (void)state;
+    int values[10];
+    for (int i = 0; i < 10; i++) values[i] = 10 + i;
+    for (size_t p = 0; p < sizeof picks / sizeof *picks; p++) {
+        char keep[11] = "";
+        mcsa_error error = { "" };
+        mcsa_status status = capture_pick(keep, values, 10, "at-steps", picks[p].text, &error);
+        if ((status == MCSA_OK) != (picks[p].kept != NULL)) fail_msg("%s: %s", picks[p].text, error.text);
+        if (status != MCSA_OK) assert_non_null(strstr(error.text, "--at-steps"));
+        for (int i = 0; picks[p].kept && i < 10; i++)
+            if (keep[i] != picks[p].kept[i] - '0') fail_msg("%s: %d", picks[p].text, values[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(picks_are_what_they_say),
         cmocka_unit_test(what_pytorch_wrote_is_analysed_as_numpy_does),
         cmocka_unit_test(the_same_bits_for_any_number_of_threads),
         cmocka_unit_test(keeping_all_misses_nothing),
