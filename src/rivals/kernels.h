@@ -1,8 +1,8 @@
 /* kernels.h - what the methods ask of the hardware: one table, filled for the CPU in cpu/ and for NVIDIA GPUs in cuda/.
  *
  * Tensors, lse and blocks from `memory` lie where the backend computes.  Partitions, maps and all arrays called float *
- * or int32_t * below are the host's: they are small, and methods decide on the host.  Each call returns when its results
- * can be read.  Work is deterministic: fixed orders of summation, ties to the lower index. */
+ * or int32_t * below are the host's: they are small, and methods decide on the host.  Each call returns when its
+ * results can be read.  Work is deterministic: fixed orders of summation, ties to the lower index. */
 #ifndef RIVALS_KERNELS_H
 #define RIVALS_KERNELS_H
 
@@ -33,8 +33,9 @@ typedef struct rival_kernels {
     mcsa_status (*pool)(void *state, const mcsa_tensor *x, const rival_partition *parts, float *mean,
                         mcsa_error *error);
 
-    /* cosine [H, P]: mean over all ordered pairs of rows of a part, a row with itself included, of the cosine of x - shift;
-     * |sum of (x - shift) / |x - shift||^2 / count^2.  A zero row counts as a zero vector.  shift: [H, D], or NULL. */
+    /* cosine [H, P]: mean over all ordered pairs of rows of a part, a row with itself included, of the cosine of x -
+     * shift; |sum of (x - shift) / |x - shift||^2 / count^2.  A zero row counts as a zero vector.  shift: [H, D], or
+     * NULL. */
     mcsa_status (*cosine)(void *state, const mcsa_tensor *x, const rival_partition *parts, const float *shift,
                           float *cosine, mcsa_error *error);
 
@@ -59,13 +60,13 @@ typedef struct rival_kernels {
                          const float *key, const float *value, float *out, mcsa_error *error);
 
     /* block [H, B, B], B = ceil(N / size): softmax over strided keys of the antidiagonal sums
-     * scale / stride * sum_r q_{u stride + stride - 1 - r} . k_{v stride + r}, summed over the (size / stride)^2 entries of
-     * each pair of blocks.  Rows past N are zero vectors in a sum, and a strided key or query with no row at all is left
-     * out.  size is a multiple of stride. */
+     * scale / stride * sum_r q_{u stride + stride - 1 - r} . k_{v stride + r}, summed over the (size / stride)^2
+     * entries of each pair of blocks.  Rows past N are zero vectors in a sum, and a strided key or query with no row at
+     * all is left out.  size is a multiple of stride. */
     mcsa_status (*diagonal)(void *state, const mcsa_qkv *x, int stride, int size, float *block, mcsa_error *error);
 
-    /* out rows of the queries' parts = softmax over the kept keys; other rows stay as they are.  A part that keeps nothing
-     * gets 0, lse -INFINITY.  lse: [H, N] natural log, the backend's memory, or NULL. */
+    /* out rows of the queries' parts = softmax over the kept keys; other rows stay as they are.  A part that keeps
+     * nothing gets 0, lse -INFINITY.  lse: [H, N] natural log, the backend's memory, or NULL. */
     mcsa_status (*attend)(void *state, const mcsa_qkv *x, const rival_partition *queries, const rival_partition *keys,
                           const rival_map *map, float *lse, mcsa_error *error);
 

@@ -37,7 +37,7 @@ typedef struct rival_stats {
     double density_nominal;        /* query-key pairs of sparse calls over H N N, true sizes */
     double density_executed;       /* the same with each part of the queries padded to RIVAL_TILE; tails not counted */
     double density_tail;           /* query times virtual keys of tails, over H N N */
-    double density_run;            /* executed and tail over all calls; a dense call counts 1 */
+    double density_run; /* executed and tail over all calls; a dense call counts 1, and what its residual took */
     double attention_s, dense_s, choose_s, attend_s; /* wall time with the backend idle at the ends */
     int64_t held_bytes;                              /* of residuals and of what the method keeps between steps */
 } rival_stats;
