@@ -11,9 +11,9 @@ distance is within the rounding of FP32 sums of the nearest one's.  From then on
 moves centres and with them more rows, so after more iterations the labels and the sum of squared distances are compared.
 Exits 1 when our labels are beyond the bound, or when our sum ends more than 1 % above another's.
 
-Flash-KMeans keeps centres in the dtype of the rows, multiplies FP32 as TF32, rounds |x|^2 to the dtype of the rows
-before distances are clamped at zero, and adds in the order in which atomic additions come: rows that are very near to
-several centres may tie there in BF16, which is reported, not judged.
+Flash-KMeans keeps centres in the dtype of the rows, as ours do where rows meet them, so that in BF16 both take the same
+products.  It multiplies FP32 as TF32, rounds |x|^2 to the dtype of the rows before distances are clamped at zero, and
+adds in the order in which atomic additions come; its own labels are reported, not judged.
 """
 import argparse
 import ctypes
