@@ -15,20 +15,21 @@ enum {
 };
 
 static const char *const headings[COLUMNS] = {
-    "run", "s asked", "s nominal", "s done", "align.", "s of run", "PSNR dB", "min..max", "over seeds", "SSIM", "rel L2",
-    "denoise s", "speed-up", "attention s", "attention x", "held MiB", "calls d/a/r/f",
+    "run", "s asked", "s nominal", "s done", "align.", "s of run", "PSNR dB", "min..max", "over seeds",
+    "SSIM", "rel L2", "denoise s", "speed-up", "attention s", "attention x", "held MiB", "calls d/a/r/f",
 };
 /* clang-format on */
 
 typedef char table_row[COLUMNS][CELL_BYTES];
 
 static const char explanation[] =
-    "s is the share of query-key pairs: asked for, kept by sparse calls, done by them with the padding of tiles "
-    "(align. is done over kept), and over all calls of the run with the cost of anchors. A ! marks a run that is "
-    "more than half a point from the density asked. PSNR, SSIM and relative L2 are means over the clips, against "
-    "dense from the same noise; min..max is over clips, over seeds is the standard deviation of the means of "
-    "each seed. Seconds and speed-ups over dense are medians. Held is what is kept between steps. Calls are "
-    "dense, anchor, reuse (any method's sparse ones) and fallback.";
+    "s is the share of query-key pairs: asked for, kept by sparse calls, done by them with the padding of "
+    "tiles (align. is done over kept), and over all calls of the run with the cost of anchors. A ! marks "
+    "a run that is more than half a point from the density asked. PSNR, SSIM and relative L2 are means "
+    "over the clips, against dense from the same noise; min..max is over clips, over seeds is of the "
+    "means of each seed, with their standard deviation. Seconds and speed-ups over dense are medians. "
+    "Held is what is kept between steps. Calls are dense, anchor, reuse (any method's sparse ones) and "
+    "fallback.";
 
 #define CELL(column, ...) snprintf(row[column], CELL_BYTES, __VA_ARGS__)
 
@@ -51,7 +52,7 @@ static void fidelity_cells(table_row row, const run_summary *s)
     const clip_numbers *t = &s->typical;
     CELL(PSNR, "%.2f", t->psnr_db);
     CELL(OVER_CLIPS, "%.1f..%.1f", s->psnr_low, s->psnr_high);
-    if (s->seeds > 1) CELL(OVER_SEEDS, "±%.2f", s->seed_deviation);
+    if (s->seeds > 1) CELL(OVER_SEEDS, "%.1f..%.1f ±%.2f", s->seed_low, s->seed_high, s->seed_deviation);
     CELL(SSIM, "%.4f", t->ssim);
     CELL(REL_L2, "%.4f", t->rel_l2);
 }

@@ -144,6 +144,18 @@ static run_summary summary_of(const comparison *c, const plan *p)
     return summary;
 }
 
+static char *table_of(const comparison *c, const plan *p)
+{
+    mcsa_error error = { "" };
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *stream = open_memstream(&text, &bytes);
+    assert_non_null(stream);
+    must(comparison_table(c, p, "caption", TABLE_MARKDOWN, stream, &error), &error);
+    fclose(stream);
+    return text;
+}
+
 static void the_spread_over_seeds_is_of_whole_seeds(void **state)
 {
     (void)state;
@@ -162,20 +174,12 @@ static void the_spread_over_seeds_is_of_whole_seeds(void **state)
     assert_int_equal(summary.seeds, 2);
     assert_true(summary.seed_low == 29 && summary.seed_high == 32);
     assert_true(fabs(summary.seed_deviation - 3 / sqrt(2)) < 1e-12); /* (1.5^2 + 1.5^2) / 1 */
+    char *text = table_of(&c, &p);
+    assert_non_null(strstr(text, " | over seeds | "));
+    assert_non_null(strstr(text, " | 20.0..99.0 | 29.0..32.0 ±2.12 | "));
+    free(text);
     comparison_close(&c);
     plan_free(&p);
-}
-
-static char *table_of(const comparison *c, const plan *p)
-{
-    mcsa_error error = { "" };
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *stream = open_memstream(&text, &bytes);
-    assert_non_null(stream);
-    must(comparison_table(c, p, "caption", TABLE_MARKDOWN, stream, &error), &error);
-    fclose(stream);
-    return text;
 }
 
 static void a_density_that_was_not_hit_is_marked(void **state)
