@@ -1,13 +1,13 @@
 #!/bin/sh
 # What must hold of the compiled kernels in BUILD, a build directory with MCSA_CUDA=ON; no GPU is needed.
 #   - ptxas spilled no register and did not serialise wgmma or ignore setmaxnreg (C7508, C7510 and their kin)
-#   - every kernel of the files named in `matrix` multiplies with HGMMA, Hopper's own tensor core instruction
+#   - every kernel of the files of src named in `matrix` multiplies with HGMMA, Hopper's own tensor core instruction
 #
 #     scripts/check_cuda.sh BUILD
 set -eu
 cd "$(dirname "$0")/.."
 build=$1
-matrix='attend_dense attend_tokens group_direction group_leaf mass'
+matrix='cuda/attend_dense cuda/attend_tokens cuda/group_direction cuda/group_leaf cuda/mass rivals/cuda/attend'
 status=0
 kernels=0
 objects=$(find "$build/cuda/src" -name '*.cu.o' | sort)
@@ -35,7 +35,7 @@ if ! command -v cuobjdump >/dev/null; then
     exit $status
 fi
 for name in $matrix; do
-    object=$build/cuda/src/cuda/$name.cu.o
+    object=$build/cuda/src/$name.cu.o
     cuobjdump --dump-sass "$object" >"$object.sass" || { breach "cuobjdump cannot read $object"; continue; }
     counts=$(awk '
         /Function :/ { all++; seen = 0 }
