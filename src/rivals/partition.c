@@ -78,11 +78,23 @@ void rival_map_free(rival_map *map)
     *map = (rival_map){ 0 };
 }
 
-/* Keys of all kept parts of one row. */
-static int64_t kept_keys(const rival_map *map, const rival_partition *keys, int h, int q)
+/* Rows of each part of head h but the last, which may be shorter; 0 when they differ. */
+static int even_size(const rival_partition *p, int h)
+{
+    int size = rival_part_size(p, h, 0);
+    for (int k = 1; k < p->P - 1; k++)
+        if (rival_part_size(p, h, k) != size) return 0;
+    return rival_part_size(p, h, p->P - 1) <= size ? size : 0;
+}
+
+/* Keys of all kept parts of one row.  even: even_size; blocks and single tokens, of which there are many, are counted a
+ * word at a time. */
+static int64_t kept_keys(const rival_map *map, const rival_partition *keys, int h, int q, int even)
 {
     const uint64_t *row = rival_map_row(map, h, q);
     int64_t count = 0;
+    for (int64_t w = 0; even && w < map->words; w++) count += (int64_t)even * __builtin_popcountll(row[w]);
+    if (even) return rival_map_has(map, h, q, map->K - 1) ? count - even + rival_part_size(keys, h, map->K - 1) : count;
     for (int64_t w = 0; w < map->words; w++)
         for (uint64_t left = row[w]; left; left &= left - 1)
             count += rival_part_size(keys, h, (int)(w * 64) + __builtin_ctzll(left));
@@ -92,12 +104,14 @@ static int64_t kept_keys(const rival_map *map, const rival_partition *keys, int 
 rival_pairs rival_map_pairs(const rival_map *map, const rival_partition *queries, const rival_partition *keys)
 {
     rival_pairs pairs = { 0, 0 };
-    for (int h = 0; h < map->H; h++)
+    for (int h = 0; h < map->H; h++) {
+        int even = even_size(keys, h);
         for (int q = 0; q < map->Q; q++) {
             int size = rival_part_size(queries, h, q);
-            double kept = (double)kept_keys(map, keys, h, q);
+            double kept = (double)kept_keys(map, keys, h, q, even);
             pairs.nominal += size * kept;
             pairs.executed += rival_tile_rows(size) * kept;
         }
+    }
     return pairs;
 }

@@ -96,7 +96,7 @@ static void pairs_are_counted_by_rows(void **state)
 {
     (void)state;
     enum { H = 2, N = 517 };
-    static const int key_parts[] = { 9, 64, N };
+    static const int key_parts[] = { 9, 64, N, 5, 1 }; /* 5: blocks, the last of which is shorter */
     uint64_t seed = 2;
     int32_t label[H * N];
     for (size_t t = 0; t < TEST_COUNT(key_parts); t++) {
@@ -105,7 +105,7 @@ static void pairs_are_counted_by_rows(void **state)
         int Q = 6, K = key_parts[t];
         for (int i = 0; i < H * N; i++) label[i] = test_below(&seed, Q) * test_below(&seed, 2);
         assert_made(rival_partition_labels(&queries, H, N, Q, label, &error));
-        for (int i = 0; i < H * N; i++) label[i] = K == N ? i % N : test_below(&seed, K);
+        for (int i = 0; i < H * N; i++) label[i] = K == N ? i % N : K == 5 ? i % N / 110 : test_below(&seed, K);
         assert_made(rival_partition_labels(&keys, H, N, K, label, &error));
         assert_made(rival_map_reserve(&map, H, Q, K, &error));
         double nominal = 0, executed = 0;
