@@ -11,6 +11,9 @@ double rival_target_pairs(const rival_choice *choice, double density);
  * padded. */
 double rival_target_share(const rival_choice *choice, double density);
 
+/* Scores below which counting them once more takes less than starting the threads to do it. */
+enum { RIVAL_SERIAL_SCORES = 1 << 20 };
+
 /* Rows of part q of the queries as a kernel executes them, where parts have the same sizes in all heads. */
 static inline int rival_padded_rows(const rival_choice *choice, int q)
 {

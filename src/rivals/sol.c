@@ -62,57 +62,71 @@ static mcsa_status standardise(rival_pooled *p, double scale, mcsa_error *error)
     return MCSA_OK;
 }
 
-static int is_exact(const float *score, int q, int k, double tau)
+static int is_exact(const float *score, int q, int k, float tau)
 {
-    return (double)score[k] > tau || abs(q - k) <= SOL_NEAR;
+    return score[k] > tau || abs(q - k) <= SOL_NEAR;
+}
+
+/* Keys of the exact blocks of one row.  The loop over all blocks has no branch: it runs some 30 times a call. */
+static int64_t exact_keys(const rival_choice *choice, const float *score, int q, float tau)
+{
+    int K = choice->map.K, above = 0;
+    for (int k = 0; k < K; k++) above += score[k] > tau;
+    int64_t keys = (int64_t)above * SOL_BLOCK;
+    if (score[K - 1] > tau) keys -= (int64_t)K * SOL_BLOCK - choice->keys.N;
+    for (int k = q - SOL_NEAR; k <= q + SOL_NEAR; k++)
+        if (k >= 0 && k < K && !(score[k] > tau)) keys += rival_part_size(&choice->keys, 0, k);
+    return keys;
 }
 
 static double exact_pairs(void *user, double tau)
 {
     const rival_pooled *p = user;
     const rival_map *map = &p->choice.map;
-    int64_t pairs = 0;
-#pragma omp parallel for schedule(static) num_threads(p->setup.threads) reduction(+ : pairs)
-    for (int64_t row = 0; row < (int64_t)map->H * map->Q; row++) {
+    int64_t rows = (int64_t)map->H * map->Q, pairs = 0;
+    int threads = rows * map->K > RIVAL_SERIAL_SCORES ? p->setup.threads : 1;
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : pairs)
+    for (int64_t row = 0; row < rows; row++) {
         int q = (int)(row % map->Q);
-        int64_t keys = 0;
-        for (int k = 0; k < map->K; k++)
-            if (is_exact(p->score + row * map->K, q, k, tau)) keys += rival_part_size(&p->choice.keys, 0, k);
-        pairs += keys * rival_padded_rows(&p->choice, q);
+        pairs += exact_keys(&p->choice, p->score + row * map->K, q, (float)tau) * rival_padded_rows(&p->choice, q);
     }
     return (double)pairs;
 }
 
 /* Between all blocks and only the nearest. */
-static double find_tau(rival_pooled *p)
+static float find_tau(rival_pooled *p)
 {
     const rival_map *map = &p->choice.map;
-    float low = INFINITY, high = -INFINITY;
+    float low = p->score[0], high = p->score[0];
     for (int64_t i = 0; i < (int64_t)map->H * map->Q * map->K; i++) {
-        low = fminf(low, p->score[i]);
-        high = fmaxf(high, p->score[i]);
+        low = p->score[i] < low ? p->score[i] : low;
+        high = p->score[i] > high ? p->score[i] : high;
     }
     /* below by more than the rounding of the largest float */
     double margin = 1 + 0x1p-20 * fabs((double)low);
-    return rival_knob(exact_pairs, p, (double)low - margin, (double)high,
-                      rival_target_pairs(&p->choice, p->setup.density));
+    return (float)rival_knob(exact_pairs, p, (double)low - margin, (double)high,
+                             rival_target_pairs(&p->choice, p->setup.density));
+}
+
+static void keep(rival_pooled *p, float tau)
+{
+    const rival_map *map = &p->choice.map;
+#pragma omp parallel for schedule(static) num_threads(p->setup.threads)
+    for (int64_t row = 0; row < (int64_t)map->H * map->Q; row++) {
+        int h = (int)(row / map->Q), q = (int)(row % map->Q);
+        for (int k = 0; k < map->K; k++)
+            if (is_exact(p->score + row * map->K, q, k, tau)) rival_map_keep(map, h, q, k);
+    }
 }
 
 static mcsa_status choose(void *state, const rival_call *call, const rival_choice **choice, mcsa_error *error)
 {
     rival_pooled *p = state;
-    const rival_map *map = &p->choice.map;
     double scale = (double)call->x->scale * LOG2E;
     TRY(rival_pooled_begin(p, call->x, SOL_BLOCK, SOL_BLOCK, error));
     TRY(rival_pooled_score(p, call->x, (float)scale, error));
     TRY(standardise(p, scale, error));
-    double tau = find_tau(p);
-    for (int h = 0; h < map->H; h++)
-        for (int q = 0; q < map->Q; q++) {
-            const float *score = p->score + ((int64_t)h * map->Q + q) * map->K;
-            for (int k = 0; k < map->K; k++)
-                if (is_exact(score, q, k, tau)) rival_map_keep(map, h, q, k);
-        }
+    keep(p, find_tau(p));
     TRY(rival_pooled_tail(p, call->x, error));
     *choice = &p->choice;
     return MCSA_OK;

@@ -62,14 +62,17 @@ static void release(similarity *s)
     free(s->late);
 }
 
-/* mean [H, D] of all keys of a head */
-static mcsa_status mean_keys(const rival_pooled *p, const mcsa_qkv *x, float *mean, mcsa_error *error)
+/* mean [D] of all keys of head h, from those of its blocks. */
+static void mean_key(const rival_pooled *p, int h, float *mean)
 {
-    rival_partition whole = { 0 };
-    mcsa_status status = rival_partition_blocks(&whole, x->dims.H, x->dims.N, x->dims.N, NULL, error);
-    if (status == MCSA_OK) status = p->setup.kernels->pool(p->setup.backend, x->k, &whole, mean, error);
-    rival_partition_free(&whole);
-    return status;
+    const rival_partition *keys = &p->choice.keys;
+    int D = p->dims.D;
+    for (int d = 0; d < D; d++) {
+        double sum = 0;
+        for (int k = 0; k < keys->P; k++)
+            sum += (double)p->key[((int64_t)h * keys->P + k) * D + d] * rival_part_size(keys, h, k);
+        mean[d] = (float)(sum / keys->N);
+    }
 }
 
 static mcsa_status measure(similarity *s, const mcsa_qkv *x, mcsa_error *error)
@@ -78,8 +81,8 @@ static mcsa_status measure(similarity *s, const mcsa_qkv *x, mcsa_error *error)
     const rival_kernels *kernels = p->setup.kernels;
     float *mean = malloc(sizeof *mean * (size_t)x->dims.H * (size_t)x->dims.D);
     if (!mean) return mcsa_fail(error, MCSA_ENOMEM, "no memory for the mean key of %d heads", x->dims.H);
-    mcsa_status status = mean_keys(p, x, mean, error);
-    if (status == MCSA_OK) status = kernels->cosine(p->setup.backend, x->k, &p->choice.keys, mean, s->key, error);
+    for (int h = 0; h < x->dims.H; h++) mean_key(p, h, mean + (int64_t)h * x->dims.D);
+    mcsa_status status = kernels->cosine(p->setup.backend, x->k, &p->choice.keys, mean, s->key, error);
     if (status == MCSA_OK) status = kernels->cosine(p->setup.backend, x->q, &p->choice.queries, NULL, s->query, error);
     free(mean);
     return status;

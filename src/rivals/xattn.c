@@ -88,9 +88,10 @@ static double kept_pairs(void *user, double tau)
 {
     const xattn *x = user;
     const rival_map *map = &x->choice.map;
-    int64_t pairs = 0;
-#pragma omp parallel for schedule(static) num_threads(x->setup.threads) reduction(+ : pairs)
-    for (int64_t row = 0; row < (int64_t)map->H * map->Q; row++) {
+    int64_t rows = (int64_t)map->H * map->Q, pairs = 0;
+    int threads = rows * map->K > RIVAL_SERIAL_SCORES ? x->setup.threads : 1;
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : pairs)
+    for (int64_t row = 0; row < rows; row++) {
         int64_t keys = 0;
         for (int r = kept_blocks(x, row, tau) - 1; r >= 0; r--)
             keys += rival_part_size(&x->choice.keys, 0, x->rank[row * map->K + r]);
