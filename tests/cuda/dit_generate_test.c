@@ -198,23 +198,21 @@ static void tally_add(tally *sums, const desk *d, const trio *t, const trio *den
     }
 }
 
-/* Percent of the bound. */
-static void report(const char *what, double measured, double bound)
+static void report(const desk *d, const struct method *m, const char *what, double measured, double bound)
 {
-    printf("  %s %.2e, %.0f %% of %.2e", what, measured, 100 * measured / bound, bound);
-    CHECK_TRUE(measured <= bound, "%s", what);
+    printf("     %-12s %-14s %-38s %.2e, %3.0f %% of %.2e\n", d->size->name, m->name, what, measured,
+           100 * measured / bound, bound);
+    CHECK_TRUE(measured <= bound, "%s, %s: %s", d->size->name, m->name, what);
 }
 
 static void judge(const tally *sums, const desk *d, const struct method *m)
 {
     const double bound = only_rounds(d, m) ? ROUNDING * sqrt(sums->rounding) : sqrt(2 * sums->sparsity);
-    printf("     %-12s %-14s", d->size->name, m->name);
-    report("GPU to CPU", sqrt(sums->apart / SEEDS), bound / sqrt(SEEDS));
+    report(d, m, "GPU to CPU", sqrt(sums->apart / SEEDS), bound / sqrt(SEEDS));
     if (m->sparse) {
         const double mean = sums->drift / SEEDS, variance = (sums->drifts / SEEDS - mean * mean) / (SEEDS - 1);
-        report("log of distance to dense, GPU over CPU", fabs(mean), T * sqrt(variance));
+        report(d, m, "log of distance to dense, GPU over CPU", fabs(mean), T * sqrt(variance));
     }
-    printf("\n");
 }
 
 static void compare(desk *d, const struct size *size)
