@@ -44,6 +44,14 @@ static void add_oracles(cJSON *root, const analysis *a)
         }
 }
 
+static void add_parts(cJSON *point, const analysis_parts *parts)
+{
+    add_number(point, "selection", parts->selection);
+    add_number(point, "key_binding", parts->key_binding);
+    add_number(point, "query_binding", parts->query_binding);
+    add_number(point, "discarded_tail", parts->tail);
+}
+
 static void add_splits(cJSON *root, const analysis *a)
 {
     cJSON *points = cJSON_AddArrayToObject(root, "split");
@@ -51,10 +59,8 @@ static void add_splits(cJSON *root, const analysis *a)
         analysis_split split = analysis_split_at(a, s);
         cJSON *point = add_point(points);
         add_number(point, "density", a->density[s]);
-        add_number(point, "selection", split.selection);
-        add_number(point, "key_binding", split.key_binding);
-        add_number(point, "query_binding", split.query_binding);
-        add_number(point, "discarded_tail", split.tail);
+        add_parts(cJSON_AddObjectToObject(point, "mass"), &split.mass);
+        add_parts(cJSON_AddObjectToObject(point, "rel_l2"), &split.error);
     }
 }
 

@@ -9,7 +9,10 @@
 
 #include "analysis.h"
 
-enum { ANALYSIS_STEPS = 1000 /* of a run, at most */ };
+enum {
+    ANALYSIS_STEPS = 1000, /* of a run, at most */
+    ANALYSIS_GROUPS = 3    /* of 64, 128 and 256 queries */
+};
 
 typedef struct analysis_wish {
     int steps;             /* of the whole run, up to ANALYSIS_STEPS */
@@ -26,10 +29,10 @@ typedef struct analysis_outlook {
 } analysis_outlook;
 
 typedef struct analysis_advice {
-    int worthwhile;    /* 0: nothing that was measured is cheaper than dense and within the tolerance */
-    int density;       /* index of the recommended one */
-    int group;         /* queries */
-    double group_cost; /* relative L2 over that of the groups of 128 which everything else here is about */
+    int worthwhile;                   /* 0: nothing that was measured is cheaper than dense and within the tolerance */
+    int density;                      /* index of the recommended one */
+    int group;                        /* queries */
+    double group_db[ANALYSIS_GROUPS]; /* PSNR of the output by a fresh selection; all else here is of groups of 128 */
     mcsa_action actions[ANALYSIS_STEPS];
     analysis_outlook outlook[ANALYSIS_DENSITIES]; /* of each density with its own schedule */
     analysis_outlook ramp;                        /* the default schedule at the recommended density */

@@ -68,10 +68,18 @@ mcsa_status analysis_measure(analysis *out, const analysis_options *options, con
                              mcsa_error *error);
 void analysis_free(analysis *a);
 
-/* Relative L2 of the output of vanilla BSA, split by what causes it (figure 2): the differences between one selector
- * and the next better one.  They add up to the error of pooled blocks. */
-typedef struct analysis_split {
+/* What vanilla BSA loses, split by what causes it (figure 2): the differences between one selector and the next better
+ * one, from pooled blocks to the block oracle, the token oracle, each query's own keys, and all keys.  They add up to
+ * the whole loss.  Parts of the mass are never negative: each oracle keeps the most that its freedom lets it.  Parts of
+ * the error can be: keys of most mass are not those whose values are missed most, and where attention is flat they are
+ * a worse sample of the values than blocks. */
+typedef struct analysis_parts {
     double selection, key_binding, query_binding, tail;
+} analysis_parts;
+
+typedef struct analysis_split {
+    analysis_parts mass;  /* of 1 - recall */
+    analysis_parts error; /* of the relative L2 of the output */
 } analysis_split;
 
 analysis_split analysis_split_at(const analysis *a, int density);

@@ -275,11 +275,20 @@ void analysis_free(analysis *a)
     *a = (analysis){ 0 };
 }
 
+static analysis_parts parts_of(double pooled, double blocks, double tokens, double own)
+{
+    return (analysis_parts){ pooled - blocks, blocks - tokens, tokens - own, own };
+}
+
 analysis_split analysis_split_at(const analysis *a, int density)
 {
-    double pooled = a->selector[ANALYSIS_POOLED][density].rel_l2, blocks = a->selector[ANALYSIS_BLOCKS][density].rel_l2,
-           tokens = a->selector[ANALYSIS_TOKENS][density].rel_l2, own = a->per_query[density].rel_l2;
-    return (analysis_split){ pooled - blocks, blocks - tokens, tokens - own, own };
+    const analysis_tally *pooled = &a->selector[ANALYSIS_POOLED][density],
+                         *blocks = &a->selector[ANALYSIS_BLOCKS][density],
+                         *tokens = &a->selector[ANALYSIS_TOKENS][density], *own = &a->per_query[density];
+    return (analysis_split){
+        .mass = parts_of(1 - pooled->recall, 1 - blocks->recall, 1 - tokens->recall, 1 - own->recall),
+        .error = parts_of(pooled->rel_l2, blocks->rel_l2, tokens->rel_l2, own->rel_l2),
+    };
 }
 
 static void merge_pair(analysis_pair *to, const analysis_pair *from, int densities)

@@ -141,14 +141,16 @@ def oracles(calls):
 
 
 def splits(points):
-    found = {(p["selection"], p["density"]): p["rel_l2"] for p in points}
-    rows = []
-    for s in DENSITIES:
-        pooled, blocks, tokens, own = (found[name, s] for name in
+    found = {(p["selection"], p["density"]): p for p in points}
+
+    def parts(s, loss):
+        pooled, blocks, tokens, own = (loss(found[name, s]) for name in
                                        ("pooled-blocks", "exact-blocks", "exact-tokens", "per-query"))
-        rows.append(dict(density=s, selection=pooled - blocks, key_binding=blocks - tokens, query_binding=tokens - own,
-                         discarded_tail=own))
-    return rows
+        return dict(selection=pooled - blocks, key_binding=blocks - tokens, query_binding=tokens - own,
+                    discarded_tail=own)
+
+    return [dict(density=s, mass=parts(s, lambda p: 1 - p["recall"]), rel_l2=parts(s, lambda p: p["rel_l2"]))
+            for s in DENSITIES]
 
 
 def waste(calls):
