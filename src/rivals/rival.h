@@ -32,6 +32,10 @@ int rival_run_action(const rival_run *run, mcsa_site at);
 /* The run that computes the dense calls; cross-attention goes there too. */
 mcsa_run *rival_run_dense(rival_run *run);
 
+/* What the latest call computed, or an anchor beside its dense output for the residual: the method's, valid until the
+ * next call.  NULL before the first. */
+const rival_choice *rival_run_choice(const rival_run *run);
+
 typedef struct rival_stats {
     int64_t dense, anchor, sparse; /* calls; anchor: dense calls whose residual or choice later calls use */
     double density_nominal;        /* query-key pairs of sparse calls over H N N, true sizes */

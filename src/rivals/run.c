@@ -25,7 +25,8 @@ struct rival_run {
     const rival_kernels *kernels;
     void *backend;
     const rival_method *method;
-    void *state; /* the method's */
+    void *state;                /* the method's */
+    const rival_choice *choice; /* its latest */
     int residual;
     int grid[3];
     mcsa_memory memory;   /* the backend's */
@@ -121,6 +122,11 @@ mcsa_run *rival_run_dense(rival_run *run)
     return run->dense;
 }
 
+const rival_choice *rival_run_choice(const rival_run *run)
+{
+    return run->choice;
+}
+
 static rival_missed *missed_at(rival_run *run, mcsa_site at)
 {
     return &run->missed[at.layer * run->dense->config.branches + at.branch];
@@ -176,7 +182,9 @@ static mcsa_status attend_sparse(rival_run *run, mcsa_site at, const mcsa_qkv *x
 {
     const rival_choice *choice = NULL;
     rival_call call = { .at = at, .x = x, .lse = run->lse.data };
+    run->choice = NULL;
     TRY(run->method->choose(run->state, &call, &choice, &run->error));
+    run->choice = choice;
     TRY(lap(run, mark, &run->stats.choose_s));
     float *lse = choice->tail.key ? run->lse.data : NULL;
     TRY(run->kernels->attend(run->backend, x, &choice->queries, &choice->keys, &choice->map, lse, &run->error));
