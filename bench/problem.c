@@ -25,7 +25,7 @@ float bench_bell(uint64_t *seed)
     return sum * 1.7320508f;
 }
 
-static void store(mcsa_tensor *t, int64_t i, float x)
+void bench_store(const mcsa_tensor *t, int64_t i, float x)
 {
     if (t->dtype == MCSA_F32)
         ((float *)t->data)[i] = x;
@@ -49,7 +49,7 @@ double bench_dense_operations(const bench_shape *shape)
 static void fill(mcsa_tensor *t, uint64_t *seed)
 {
     int64_t count = t->shape[0] * t->stride[0];
-    for (int64_t i = 0; i < count; i++) store(t, i, bench_bell(seed));
+    for (int64_t i = 0; i < count; i++) bench_store(t, i, bench_bell(seed));
 }
 
 /* centre c of a head is a stream of numbers that starts at a seed of its own */
@@ -65,7 +65,7 @@ static void fill_clustered(mcsa_tensor *t, int clusters, uint64_t *seed)
         uint64_t stream = (centre + 1) * 0x9e3779b97f4a7c15u;
         for (int64_t d = 0; d < D; d++) {
             float middle = bench_bell(&stream);
-            store(t, row * D + d, middle + 0.5f * bench_bell(seed));
+            bench_store(t, row * D + d, middle + 0.5f * bench_bell(seed));
         }
     }
 }

@@ -27,6 +27,7 @@ void bench_problem_close(bench_problem *problem);
 /* Unit variance and bell-shaped, the same on every machine. */
 float bench_bell(uint64_t *seed);
 double bench_element(const mcsa_tensor *t, int64_t h, int64_t n, int64_t d);
+void bench_store(const mcsa_tensor *t, int64_t i, float x); /* i: elements from the first */
 
 /* Operations of dense attention. */
 double bench_dense_operations(const bench_shape *shape);
