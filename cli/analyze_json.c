@@ -161,6 +161,7 @@ char *analyze_json(const analyze_findings *f)
     cJSON_AddStringToObject(root, "title", f->title);
     cJSON_AddNumberToObject(root, "calls", a->calls);
     cJSON_AddNumberToObject(root, "heads", a->H);
+    cJSON_AddNumberToObject(root, "heads_analysed", a->heads);
     cJSON_AddNumberToObject(root, "tokens", a->N);
     cJSON_AddNumberToObject(root, "head_dim", a->D);
     cJSON_AddNumberToObject(root, "sampled_queries", a->sample);

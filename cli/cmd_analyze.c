@@ -4,6 +4,7 @@
  * end. */
 #include "analyze_clip.h"
 #include "analyze_report.h"
+#include "capture_pick.h"
 #include "choices.h"
 #include "command.h"
 #include "interrupt.h"
@@ -27,6 +28,7 @@ typedef struct settings {
     float guidance;
     uint64_t seed;
     captured_picks picks;
+    const char *heads;
     int steps, sample;
     const char *densities, *methods, *grid;
     float tolerance;
@@ -68,6 +70,8 @@ static const option table[] = {
       .help = "which layers, likewise; default spread:3 and all" },
     { .name = "at-branches", .kind = OPTION_TEXT, FIELD(picks.branches), .value = "all|A,B-C",
       .help = "which branches of guidance, 0 the conditional one; default 0 and all" },
+    { .name = "at-heads", .kind = OPTION_TEXT, FIELD(heads), .value = "all|growing|spread:N|A,B-C",
+      .fallback = "all", .help = "which heads; --methods always take all" },
     { .name = "steps", .kind = OPTION_INT, FIELD(steps), .value = "N", .min = 1, .max = ANALYSIS_STEPS,
       .help = "denoising steps of the whole run, which the recommendation is for. Default 40 with --model, "
               "one more than the last captured with --tensors" },
@@ -131,6 +135,7 @@ typedef struct job {
     captured calls;
     char folder[STAGED_PATH_BYTES]; /* of our own, to be removed; "" without */
     analysis_options options;
+    int *heads;                   /* those picked */
     const rival_method **methods; /* [method_count] */
     int method_count;
     int grid[3];
@@ -258,6 +263,27 @@ static int show_progress(void *user, int done, int total)
     return progress_step(&j->line, &state);
 }
 
+/* The heads that are looked at: indices in j->heads. */
+static mcsa_status pick_heads(job *j, mcsa_error *error)
+{
+    analysis_call call;
+    TRY(captured_load(&j->calls, 0, &call, error));
+    const int H = (int)call.q.shape[0];
+    char *keep = malloc((size_t)H);
+    j->heads = malloc((size_t)H * sizeof *j->heads);
+    if (!keep || !j->heads) {
+        free(keep);
+        return mcsa_fail(error, MCSA_ENOMEM, "no memory for a list of %d heads", H);
+    }
+    for (int h = 0; h < H; h++) j->heads[h] = h;
+    mcsa_status status = capture_pick(keep, j->heads, H, "at-heads", j->set.heads, error);
+    for (int h = 0; status == MCSA_OK && h < H; h++)
+        if (keep[h]) j->heads[j->options.heads++] = h;
+    j->options.head = j->heads;
+    free(keep);
+    return status;
+}
+
 static mcsa_status prepare(job *j, mcsa_error *error)
 {
     static const captured_picks all = { "all", "all", "all" };
@@ -265,6 +291,7 @@ static mcsa_status prepare(job *j, mcsa_error *error)
     TRY(check_settings(j, error));
     if (set->model) TRY(make_clip(j, error));
     TRY(captured_open(&j->calls, set->model ? j->folder : set->tensors, set->model ? &all : &set->picks, error));
+    TRY(pick_heads(j, error));
     for (int i = 0; i < 3 && !set->grid; i++) j->grid[i] = j->calls.grid[i];
     int last = 0;
     for (int i = 0; i < j->calls.count; i++) last = j->calls.at[i].step > last ? j->calls.at[i].step : last;
@@ -320,9 +347,9 @@ static void describe(job *j)
 {
     const analysis *a = &j->found.measured;
     const processor_use used = processor_of((mcsa_device)j->set.backend, (mcsa_isa)j->set.isa, j->set.threads);
-    snprintf(j->title, sizeof j->title, "%d calls of %d layer%s, %d heads of %d, %d tokens; %s, %s, %d thread%s",
-             a->calls, a->series, a->series == 1 ? "" : "s or branches", a->H, a->D, a->N, used.name, used.isa,
-             used.threads, used.threads == 1 ? "" : "s");
+    snprintf(j->title, sizeof j->title, "%d calls of %d layer%s, %d of %d heads of %d, %d tokens; %s, %s, %d thread%s",
+             a->calls, a->series, a->series == 1 ? "" : "s or branches", a->heads, a->H, a->D, a->N, used.name,
+             used.isa, used.threads, used.threads == 1 ? "" : "s");
     j->found.title = j->title;
 }
 
@@ -366,6 +393,7 @@ static void close_job(job *j)
     if (j->folder[0]) remove_folder(j->folder);
     analysis_free(&j->found.measured);
     free(j->found.rival);
+    free(j->heads);
     free(j->methods);
 }
 

@@ -25,6 +25,8 @@ typedef struct analysis_options {
     int densities;
     double density[ANALYSIS_DENSITIES]; /* ascending, in (0, 1] */
     int sample;                         /* queries of a head that choose for themselves */
+    int heads;                          /* that are looked at; 0: all */
+    const int *head;                    /* [heads] ascending */
 } analysis_options;
 
 /* What is tried at a later step. */
@@ -49,6 +51,7 @@ typedef struct analysis_pair {
 
 typedef struct analysis {
     int H, N, D, calls, series;
+    int heads; /* looked at */
     int densities;
     double density[ANALYSIS_DENSITIES];
     int sample; /* queries asked per head */

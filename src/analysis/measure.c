@@ -153,7 +153,7 @@ static void add_steps(analysis *out, const analysis_series *s)
         const analysis_step_sums *step = &s->step[t];
         out->calls++;
         for (int k = 0; k < ANALYSIS_SELECTORS; k++)
-            out->alignment[k] += (step->alignment[k] / out->H - out->alignment[k]) / out->calls;
+            out->alignment[k] += (step->alignment[k] / out->heads - out->alignment[k]) / out->calls;
         for (int i = 0; i < out->densities; i++) {
             analysis_sums asked = step->asked.sums[i];
             asked.low = step->selector[0][i].low; /* the sample has the peak of all rows */
@@ -161,7 +161,7 @@ static void add_steps(analysis *out, const analysis_series *s)
             analysis_tally_add(&out->per_query[i], &asked);
             for (int k = 0; k < ANALYSIS_SELECTORS; k++) {
                 analysis_tally_add(&out->selector[k][i], &step->selector[k][i]);
-                out->executed[k][i] += (step->executed[k][i] / out->H - out->executed[k][i]) / out->calls;
+                out->executed[k][i] += (step->executed[k][i] / out->heads - out->executed[k][i]) / out->calls;
             }
             add_waste(&out->key_binding[i], &step->key_binding[i]);
             for (int k = 0; k < ANALYSIS_SHARED; k++) add_waste(&out->query_binding[i][k], &step->asked.shared[i][k]);
@@ -194,9 +194,10 @@ static mcsa_status measure_series(analysis *out, analysis_series *s, mcsa_error 
 {
     const analysis_source *source = s->source;
     TRY(check_calls(s, out->H, error));
-    for (int h = 0; h < out->H; h++) {
+    for (int i = 0; i < out->heads; i++) {
+        const int h = s->options->heads ? s->options->head[i] : i;
         if (source->progress &&
-            source->progress(source->user, s->first * out->H + h * s->steps, source->count * out->H))
+            source->progress(source->user, s->first * out->heads + i * s->steps, source->count * out->heads))
             return mcsa_fail(error, MCSA_ECANCELED, "canceled");
         for (int step = 0; step < s->steps; step++) {
             TRY(analysis_series_load(s, step, h, error));
@@ -241,6 +242,7 @@ static mcsa_status prepare(analysis *out, const analysis_options *options, const
     *out = (analysis){
         .H = (int)call.q.shape[0], .N = (int)call.q.shape[1], .D = (int)call.q.shape[2], .densities = options->densities
     };
+    out->heads = options->heads ? options->heads : out->H;
     out->sample = options->sample < out->N ? options->sample : out->N;
     for (int i = 0; i < options->densities; i++) out->density[i] = options->density[i];
     out->pair = calloc((size_t)count_pairs(source) + 1, sizeof *out->pair);

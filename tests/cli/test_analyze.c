@@ -131,6 +131,33 @@ static void the_same_bits_for_any_number_of_threads(void **state)
     cJSON_free(first);
 }
 
+/* Heads have equally many rows, so what all keep is the mean of what each keeps. */
+static void heads_can_be_looked_at_apart(void **state)
+{
+    (void)state;
+    cJSON *found[3];
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(ANALYZE("--tensors", (char *)CAPTURED, "--at-heads", (char *[]){ "all", "0", "1" }[i],
+                                 "--quiet", "--report", "a.json"),
+                         EXIT_DONE);
+        found[i] = read_json("a.json");
+        assert_int_equal(cJSON_GetObjectItem(found[i], "heads_analysed")->valueint, i ? 1 : 2);
+    }
+    const int points = cJSON_GetArraySize(cJSON_GetObjectItem(found[0], "oracles"));
+    int apart = 0;
+    for (int p = 0; p < points; p++) {
+        double kept[3];
+        for (int i = 0; i < 3; i++)
+            kept[i] = cJSON_GetObjectItem(cJSON_GetArrayItem(cJSON_GetObjectItem(found[i], "oracles"), p), "recall")
+                          ->valuedouble;
+        assert_true(fabs(kept[0] - (kept[1] + kept[2]) / 2) <= 1.5e-6); /* printed to 1e-6 */
+        apart += kept[1] != kept[2];
+    }
+    assert_true(points > 0 && apart == points);
+    for (int i = 0; i < 3; i++) cJSON_Delete(found[i]);
+    assert_int_equal(ANALYZE("--tensors", (char *)CAPTURED, "--at-heads", "2", "--quiet"), EXIT_USAGE);
+}
+
 /* At density 1 every selection keeps everything, so only the rounding of the output is left. */
 static void keeping_all_misses_nothing(void **state)
 {
@@ -293,6 +320,7 @@ int main(void)
         cmocka_unit_test(picks_are_what_they_say),
         cmocka_unit_test(what_pytorch_wrote_is_analysed_as_numpy_does),
         cmocka_unit_test(the_same_bits_for_any_number_of_threads),
+        cmocka_unit_test(heads_can_be_looked_at_apart),
         cmocka_unit_test(keeping_all_misses_nothing),
         cmocka_unit_test(wrong_input_is_refused),
         cmocka_unit_test(a_captured_clip_is_the_models),
