@@ -113,48 +113,76 @@ static void tail_free(tail_case *c)
     free(c->tail.slope);
 }
 
-/* The tail of one query in double: out and lse as a part of the softmax, and how far FP32 may be from them. */
+/* How far the tail of one query may be from double: reach is the largest scale sum_d |q_d key_d|, spread sum_d |q_d|,
+ * score the largest |score|.
+ *
+ * Keys, values and slopes are sums of two 16-bit numbers, which leave unit^2 of an element, in f16 also half its
+ * smallest number; each is multiplied by a tensor core in two passes.  A score is off by that, by the roundings of
+ * scale, log weight, their sum and the maximum, and by one exp2 and one for each rescaling by 64 keys.  Weights are
+ * rounded to 16 bits before they meet values. */
+typedef struct tail_reach {
+    double reach, spread, score, most_v, slope;
+} tail_reach;
+
+static void tail_bounds(check_row *row, const test_round *r, const tail_reach *t, double scale)
+{
+    const int K = r->keys.P, D = r->of.D;
+    const double unit = check_unit(r->of.dtype), least = r->of.dtype == MCSA_F16 ? 0x1p-25 : 0;
+    const double dot = 2 * 17.0 / 16 * D * CHECK_MMA + unit * unit;
+    const double ds =
+        t->reach * (dot + 4 * U) + scale * t->spread * least + (6 * t->score + 16) * U + (K / 64 + 3) * CHECK_EXP2;
+    const double moved =
+        expm1(2 * ds) + unit * (1 + 2 * ds) + K * least + unit * unit + (K + 16) * (2 * 17.0 / 16 * CHECK_MMA + U);
+    row->lse_bound = ds + (K + 16) * U + 4 * U * (t->score + 8);
+    row->out_bound = moved * t->most_v + least + t->slope * dot + t->spread * least + 4 * U * (t->slope + t->most_v);
+}
+
+/* The tail of one query in double, as a softmax of its own; returns its parts. */
 static int tail_row(check_row *row, const test_round *r, const tail_case *c, int h, int q, int n)
 {
     const int K = r->keys.P, D = r->of.D;
-    double most = -INFINITY, reach = 0, sum = 0, most_v = 0, sloped[128] = { 0 }, slope_size = 0;
+    const double scale = (double)r->c.x.scale;
+    double most = -INFINITY, sum = 0, x[128];
     double *score = check_alloc(sizeof *score * (size_t)K);
+    tail_reach t = { 0 };
     int parts = 0;
     memset(row, 0, sizeof *row);
+    for (int d = 0; d < D; d++) {
+        x[d] = check_get(&r->c.q.host, h, n, d);
+        t.spread += fabs(x[d]);
+    }
     for (int k = 0; k < K; k++) {
         const int64_t at = (int64_t)h * K + k;
         double dot = 0, size = 0;
         score[k] = -INFINITY;
         if (rival_map_has(&c->map, h, q, k) || !(c->tail.weight[at] > 0)) continue;
         for (int d = 0; d < D; d++) {
-            const double x = check_get(&r->c.q.host, h, n, d) * (double)c->tail.key[at * D + d];
-            dot += x;
-            size += fabs(x);
-            most_v = fmax(most_v, fabs((double)c->tail.value[at * D + d]));
+            dot += x[d] * (double)c->tail.key[at * D + d];
+            size += fabs(x[d] * (double)c->tail.key[at * D + d]);
+            t.most_v = fmax(t.most_v, fabs((double)c->tail.value[at * D + d]));
         }
-        score[k] = (double)r->c.x.scale * dot + log((double)c->tail.weight[at]);
+        score[k] = scale * dot + log((double)c->tail.weight[at]);
         most = fmax(most, score[k]);
-        reach = fmax(reach, (double)r->c.x.scale * size * (D + 2) + 2 * fabs(score[k]) + 8);
+        t.reach = fmax(t.reach, scale * size);
+        t.score = fmax(t.score, fabs(score[k]));
         parts++;
     }
-    for (int k = 0; k < K; k++) {
+    for (int k = 0; parts && k < K; k++) {
         const double p = exp(score[k] - most);
-        sum += parts ? p : 0;
-        for (int d = 0; parts && d < D; d++) row->out[d] += p * (double)c->tail.value[((int64_t)h * K + k) * D + d];
+        sum += p;
+        for (int d = 0; d < D; d++) row->out[d] += p * (double)c->tail.value[((int64_t)h * K + k) * D + d];
     }
-    for (int d = 0; c->tail.slope && d < D; d++) {
-        double size = 0;
-        for (int e = 0; e < D; e++) {
-            const double x = check_get(&r->c.q.host, h, n, e) * (double)c->tail.slope[((int64_t)h * D + e) * D + d];
-            sloped[d] += x;
-            size += fabs(x);
+    for (int d = 0; parts && d < D; d++) {
+        double sloped = 0, size = 0;
+        for (int e = 0; c->tail.slope && e < D; e++) {
+            sloped += x[e] * (double)c->tail.slope[((int64_t)h * D + e) * D + d];
+            size += fabs(x[e] * (double)c->tail.slope[((int64_t)h * D + e) * D + d]);
         }
-        slope_size = fmax(slope_size, size);
+        row->out[d] = row->out[d] / sum + sloped;
+        t.slope = fmax(t.slope, size);
     }
-    for (int d = 0; parts && d < D; d++) row->out[d] = row->out[d] / sum + sloped[d];
     row->lse = parts ? most + log(sum) : -INFINITY;
-    row->lse_bound = reach * U + (K / 64 + 3) * EXP + (K + 8) * U + 4 * U * (fabs(most) + 8);
-    row->out_bound = (expm1(2 * row->lse_bound) + (K + 8) * U) * most_v + (D + 2) * U * (slope_size + most_v);
+    tail_bounds(row, r, &t, scale);
     free(score);
     return parts;
 }

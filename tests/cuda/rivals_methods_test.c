@@ -1,12 +1,15 @@
 /* rivals_methods_test.c - whole methods on a GPU against the CPU: the same steps of the same calls.
  *
  *     rivals_methods_test          every method at a small size
- *     rivals_methods_test time     milliseconds of choosing and attending at 13,824 tokens, H = 3
+ *     rivals_methods_test time [METHOD]    milliseconds of choosing and attending at 13,824 tokens, H = 3
  *
  * Both execute the density asked within half a point.  Outputs are compared by relative L2.  Both round to BF16: the
  * weights before they meet v (2^-9 on average over a row) and the output (2^-9), each with its own errors, so two right
  * results are up to 2^-7 apart.  Where a choice is a near tie the two may fall on different sides; what such a swap
- * moves is part of what the method itself misses of dense attention, and a quarter of that is allowed. */
+ * moves is part of what the method itself misses of dense attention, and 1/16 of that is allowed.
+ *
+ * Fast PDDP leaves the sign of a direction open (METHOD.md, section 2), so methods that group by it have other groups
+ * on a GPU: of those, what they miss of dense attention is compared, and a quarter of it may be more. */
 #include "rivals_check.h"
 
 #include "rivals/rival.h"
@@ -105,6 +108,11 @@ static double distance(const float *a, const float *b, int64_t count)
     return sqrt(error / size);
 }
 
+static int groups_by_pddp(const char *method)
+{
+    return strcmp(method, "bsa+group") == 0 || strcmp(method, "pddp+block") == 0;
+}
+
 /* The largest distance between the two over all calls, as a share of what is allowed. */
 static void compare_calls(const clip *c, const char *method, rival_run *gpu, rival_run *cpu)
 {
@@ -123,7 +131,8 @@ static void compare_calls(const clip *c, const char *method, rival_run *gpu, riv
         check_download(call.out.host.data, &call.out.buffer);
         float *on_gpu = elements(&call);
         const double d = distance(on_gpu, on_cpu, count), m = distance(on_cpu, dense, count);
-        const double of_allowed = d / (0x1p-7 + m / 4);
+        const double on = distance(on_gpu, dense, count);
+        const double of_allowed = groups_by_pddp(method) ? on / (0x1p-7 + 1.25 * m) : d / (0x1p-7 + m / 16);
         apart = fmax(apart, d);
         missed = fmax(missed, m);
         share = of_allowed <= share ? share : of_allowed; /* NaN stays */
@@ -133,7 +142,7 @@ static void compare_calls(const clip *c, const char *method, rival_run *gpu, riv
     }
     printf("%-13s apart %.2e, method against dense %.2e, %3.0f %% of what is allowed", method, apart, missed,
            100 * share);
-    CHECK_TRUE(share <= 1, "%s: GPU and CPU are %.3g apart", method, apart);
+    CHECK_TRUE(share <= 1, "%s: GPU and CPU are %.3g apart, %.3g of what is allowed", method, apart, share);
 }
 
 static void test_method(const clip *c, const char *method)
@@ -178,6 +187,7 @@ int main(int argc, char **argv)
     check_gpu();
     clip_make(&c, timing ? large : small, timing ? 3 : HEADS, timing ? 0.15f : 0.25f);
     for (const rival_method *const *m = rival_methods; *m; m++) {
+        if (argc > 2 && strcmp(argv[2], (*m)->name) != 0) continue;
         if (timing)
             time_method(&c, (*m)->name);
         else
