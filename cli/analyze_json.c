@@ -104,6 +104,23 @@ static void add_reuse(cJSON *root, const analysis *a)
     }
 }
 
+static void add_layers(cJSON *root, const analysis *a)
+{
+    cJSON *points = cJSON_AddArrayToObject(root, "layers");
+    for (int i = 0; i < a->series; i++)
+        for (int s = 0; s < a->densities; s++) {
+            const analysis_layer *layer = &a->layer[i];
+            cJSON *point = add_point(points);
+            cJSON_AddNumberToObject(point, "layer", layer->layer);
+            cJSON_AddNumberToObject(point, "branch", layer->branch);
+            add_number(point, "density", a->density[s]);
+            add_tally(cJSON_AddObjectToObject(point, "pooled-blocks"), &layer->pooled[s]);
+            add_tally(cJSON_AddObjectToObject(point, "pddp-tokens"), &layer->tokens[s]);
+            add_tally(cJSON_AddObjectToObject(point, "per-query"), &layer->own[s]);
+            if (layer->reused[s].calls) add_number(point, "rel_l2_with_residual", layer->reused[s].rel_l2);
+        }
+}
+
 static void add_rivals(cJSON *root, const analyze_findings *f)
 {
     cJSON *points = cJSON_AddArrayToObject(root, "methods");
@@ -169,6 +186,7 @@ char *analyze_json(const analyze_findings *f)
     add_splits(root, a);
     add_waste(root, a);
     add_reuse(root, a);
+    add_layers(root, a);
     if (f->rivals) add_rivals(root, f);
     if (f->advised) add_advice(root, f);
     char *text = cJSON_Print(root);

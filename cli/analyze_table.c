@@ -149,6 +149,26 @@ static mcsa_status lag_table(const analysis *a, int s, FILE *out, mcsa_error *er
     return MCSA_OK;
 }
 
+static void layer_table(const analysis *a, int s, FILE *out)
+{
+    char first[64];
+    snprintf(first, sizeof first, "Layers, s = %g", a->density[s]);
+    fprintf(out, "%-*s   %-12s   %-12s   %-12s   %s\n%-*s", NAME, first, "pooled", "PDDP tokens", "own keys", "reused",
+            NAME, "");
+    for (int i = 0; i < 3; i++) fputs("    kept rel L2", out);
+    fputs("     +res.\n", out);
+    for (int i = 0; i < a->series; i++) {
+        const analysis_layer *layer = &a->layer[i];
+        const analysis_tally *tallies[] = { &layer->pooled[s], &layer->tokens[s], &layer->own[s] };
+        int length = fprintf(out, "layer %d, branch %d", layer->layer, layer->branch);
+        fprintf(out, "%*s", NAME - length, "");
+        for (int k = 0; k < 3; k++) fprintf(out, "   %5.3f %6.4f", tallies[k]->recall, tallies[k]->rel_l2);
+        if (layer->reused[s].calls) fprintf(out, "    %6.4f", layer->reused[s].rel_l2);
+        fputc('\n', out);
+    }
+    fputs("\nreused: PDDP tokens and residual of an earlier step, mean over all pairs of captured steps.\n\n", out);
+}
+
 static void rival_table(const analyze_findings *f, FILE *out)
 {
     const analysis *a = &f->measured;
@@ -173,7 +193,9 @@ mcsa_status analyze_tables(const analyze_findings *f, FILE *out, mcsa_error *err
     oracle_table(a, out);
     split_table(a, out);
     waste_table(a, out);
-    if (a->pairs) TRY(lag_table(a, f->advised ? f->advice.density : a->densities / 2, out, error));
+    const int s = f->advised ? f->advice.density : a->densities / 2;
+    if (a->pairs) TRY(lag_table(a, s, out, error));
+    if (a->series > 1) layer_table(a, s, out);
     if (f->rivals) rival_table(f, out);
     if (!f->advised) return MCSA_OK;
     char *sentence = analyze_sentence(f);

@@ -49,6 +49,14 @@ typedef struct analysis_pair {
     analysis_tally reuse[ANALYSIS_DENSITIES][ANALYSIS_REUSES][2];
 } analysis_pair;
 
+/* One series alone: layers differ more than steps do. */
+typedef struct analysis_layer {
+    int layer, branch;
+    analysis_tally pooled[ANALYSIS_DENSITIES], tokens[ANALYSIS_DENSITIES]; /* ANALYSIS_POOLED, ANALYSIS_PDDP_TOKENS */
+    analysis_tally own[ANALYSIS_DENSITIES];                                /* per query */
+    analysis_tally reused[ANALYSIS_DENSITIES]; /* ANALYSIS_OLD_TOKENS with the residual, over all pairs of steps */
+} analysis_layer;
+
 typedef struct analysis {
     int H, N, D, calls, series;
     int heads; /* looked at */
@@ -62,7 +70,8 @@ typedef struct analysis {
     analysis_waste key_binding[ANALYSIS_DENSITIES];
     analysis_waste query_binding[ANALYSIS_DENSITIES][ANALYSIS_SHARED];
     int pairs;
-    analysis_pair *pair; /* [pairs] ascending by anchor, then step */
+    analysis_pair *pair;   /* [pairs] ascending by anchor, then step */
+    analysis_layer *layer; /* [series] in the order of the source */
 } analysis;
 
 /* Errors: those of loading, MCSA_EINVAL (calls of different shapes), MCSA_ENOMEM, MCSA_EUNSUPPORTED and MCSA_EDEVICE of

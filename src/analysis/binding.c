@@ -1,17 +1,21 @@
 /* binding.c - see binding.h. */
 #include "binding.h"
 
+/* Keys 64 w to 64 w + 63 of a row: a kept block is a whole word, but for keys past N. */
+static uint64_t keys_of(const uint64_t *row, int unit, int w, int N)
+{
+    if (unit != ANALYSIS_BLOCK) return row[w];
+    const int left = N - w * 64;
+    const uint64_t whole = left < 64 ? ((uint64_t)1 << left) - 1 : ~(uint64_t)0;
+    return row[w / 64] >> (w % 64) & 1 ? whole : 0;
+}
+
 analysis_waste analysis_overlap(const uint64_t *row, int unit, const uint64_t *wanted, int N)
 {
-    int words = (N + 63) / 64;
+    const int words = (N + 63) / 64;
     int64_t kept = 0, both = 0;
     for (int w = 0; w < words; w++) {
-        uint64_t bits = row[w];
-        if (unit == ANALYSIS_BLOCK) { /* a kept block is a whole word, but for keys past N */
-            int left = N - w * 64;
-            uint64_t whole = left < 64 ? ((uint64_t)1 << left) - 1 : ~(uint64_t)0;
-            bits = row[w / 64] >> (w % 64) & 1 ? whole : 0;
-        }
+        const uint64_t bits = keys_of(row, unit, w, N);
         kept += __builtin_popcountll(bits);
         both += __builtin_popcountll(bits & wanted[w]);
     }

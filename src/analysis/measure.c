@@ -131,13 +131,16 @@ static void add_pairs(analysis *out, const analysis_series *s)
         for (int step = anchor + 1; step < s->steps; step++) {
             const analysis_pair_sums *sums = &s->pair[anchor * s->steps + step];
             analysis_pair *pair = pair_of(out, at[anchor].step, at[step].step);
+            analysis_layer *layer = &out->layer[out->series];
             analysis_sums output = sums->output;
             output.rows = 1; /* no recall here */
             analysis_tally_add(&pair->output, &output);
-            for (int i = 0; i < out->densities; i++)
+            for (int i = 0; i < out->densities; i++) {
                 for (int r = 0; r < ANALYSIS_REUSES; r++)
                     for (int added = 0; added < 2; added++)
                         analysis_tally_add(&pair->reuse[i][r][added], &sums->reuse[i][r][added]);
+                analysis_tally_add(&layer->reused[i], &sums->reuse[i][ANALYSIS_OLD_TOKENS][1]);
+            }
         }
 }
 
@@ -149,6 +152,9 @@ static void add_waste(analysis_waste *to, const analysis_waste *from)
 
 static void add_steps(analysis *out, const analysis_series *s)
 {
+    analysis_layer *layer = &out->layer[out->series];
+    layer->layer = s->source->at[s->first].layer;
+    layer->branch = s->source->at[s->first].branch;
     for (int t = 0; t < s->steps; t++) {
         const analysis_step_sums *step = &s->step[t];
         out->calls++;
@@ -159,6 +165,9 @@ static void add_steps(analysis *out, const analysis_series *s)
             asked.low = step->selector[0][i].low; /* the sample has the peak of all rows */
             asked.high = step->selector[0][i].high;
             analysis_tally_add(&out->per_query[i], &asked);
+            analysis_tally_add(&layer->own[i], &asked);
+            analysis_tally_add(&layer->pooled[i], &step->selector[ANALYSIS_POOLED][i]);
+            analysis_tally_add(&layer->tokens[i], &step->selector[ANALYSIS_PDDP_TOKENS][i]);
             for (int k = 0; k < ANALYSIS_SELECTORS; k++) {
                 analysis_tally_add(&out->selector[k][i], &step->selector[k][i]);
                 out->executed[k][i] += (step->executed[k][i] / out->heads - out->executed[k][i]) / out->calls;
@@ -167,7 +176,6 @@ static void add_steps(analysis *out, const analysis_series *s)
             for (int k = 0; k < ANALYSIS_SHARED; k++) add_waste(&out->query_binding[i][k], &step->asked.shared[i][k]);
         }
     }
-    out->series++;
 }
 
 /* Calls from `first` that are of its layer and branch. */
@@ -178,6 +186,13 @@ static int series_length(const analysis_source *source, int first)
            source->at[first + count].branch == source->at[first].branch)
         count++;
     return count;
+}
+
+static int count_series(const analysis_source *source)
+{
+    int series = 0;
+    for (int first = 0; first < source->count; first += series_length(source, first)) series++;
+    return series;
 }
 
 static int64_t count_pairs(const analysis_source *source)
@@ -207,6 +222,7 @@ static mcsa_status measure_series(analysis *out, analysis_series *s, mcsa_error 
     }
     add_steps(out, s);
     add_pairs(out, s);
+    out->series++;
     return MCSA_OK;
 }
 
@@ -246,7 +262,9 @@ static mcsa_status prepare(analysis *out, const analysis_options *options, const
     out->sample = options->sample < out->N ? options->sample : out->N;
     for (int i = 0; i < options->densities; i++) out->density[i] = options->density[i];
     out->pair = calloc((size_t)count_pairs(source) + 1, sizeof *out->pair);
-    if (!out->pair) return mcsa_fail(error, MCSA_ENOMEM, "no memory for pairs of %d calls", source->count);
+    out->layer = calloc((size_t)count_series(source), sizeof *out->layer);
+    if (!out->pair || !out->layer)
+        return mcsa_fail(error, MCSA_ENOMEM, "no memory for pairs of %d calls", source->count);
     TRY(analysis_chooser_open(chooser, machine, options->densities, options->density, &options->attention, error));
     TRY(analysis_chooser_fit(chooser, out->N, error));
     return analysis_head_open(head, machine, &call, error);
@@ -274,6 +292,7 @@ mcsa_status analysis_measure(analysis *out, const analysis_options *options, con
 void analysis_free(analysis *a)
 {
     free(a->pair);
+    free(a->layer);
     *a = (analysis){ 0 };
 }
 

@@ -91,6 +91,35 @@ static void compare_points(const cJSON *found, const cJSON *expected, const char
     }
 }
 
+static double number_at(const cJSON *point, const char *object, const char *key)
+{
+    return cJSON_GetObjectItem(object ? cJSON_GetObjectItem(point, object) : point, key)->valuedouble;
+}
+
+/* 3 calls of layer 1 and one of layer 2 make the means of all. */
+static void check_layers(const cJSON *found)
+{
+    const cJSON *layers = cJSON_GetObjectItem(found, "layers"), *point;
+    int checked = 0;
+    assert_int_equal(cJSON_GetArraySize(layers), 2 * 2);
+    cJSON_ArrayForEach(point, cJSON_GetObjectItem(found, "oracles"))
+    {
+        const char *name = cJSON_GetObjectItem(point, "selection")->valuestring;
+        const int s = number_at(point, NULL, "density") > 0.3;
+        const cJSON *one = cJSON_GetArrayItem(layers, s), *two = cJSON_GetArrayItem(layers, 2 + s);
+        if (!cJSON_HasObjectItem(one, name)) continue;
+        for (int k = 0; k < 3; k++) {
+            const char *key = (const char *[]){ "recall", "rel_l2", "psnr_db" }[k];
+            double mean = (3 * number_at(one, name, key) + number_at(two, name, key)) / 4;
+            assert_true(fabs(mean - number_at(point, NULL, key)) <= 1.5e-6); /* printed to 1e-6 */
+        }
+        checked++;
+    }
+    assert_int_equal(checked, 3 * 2);
+    assert_true(cJSON_HasObjectItem(cJSON_GetArrayItem(layers, 0), "rel_l2_with_residual"));
+    assert_false(cJSON_HasObjectItem(cJSON_GetArrayItem(layers, 2), "rel_l2_with_residual"));
+}
+
 static void what_pytorch_wrote_is_analysed_as_numpy_does(void **state)
 {
     static const char *const sections[] = { "oracles", "split", "waste", "reuse", "output_drift" };
@@ -101,6 +130,7 @@ static void what_pytorch_wrote_is_analysed_as_numpy_does(void **state)
     cJSON *found = read_json("a.json"), *expected = read_json(MCSA_GOLDEN_DIR "/captured/expected.json");
     for (int i = 0; i < 5; i++) compare_points(found, expected, sections[i]);
     print_message("%.0f %% of the bound\n", worst);
+    check_layers(found);
     /* 9 selections and the queries' own at 2 densities; steps 0, 3 and 4 make 3 pairs */
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(found, "oracles")), 20);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(found, "output_drift")), 3);
