@@ -92,14 +92,33 @@ static double share_of_base(const bench_table *table, const bench_case *one)
     return !timed(one) || !timed(base) || base->median_s == 0 ? 0 : one->median_s / base->median_s;
 }
 
+static void print_values(const bench_column *columns, const bench_case *one, FILE *out)
+{
+    for (int i = 0; columns[i].key; i++) {
+        if (!columns[i].heading) continue;
+        if (isnan(one->values[i]))
+            fprintf(out, " %9s", "");
+        else if (columns[i].percent)
+            fprintf(out, " %8.2f%%", 100 * one->values[i]);
+        else
+            fprintf(out, " %9.3f", one->values[i]);
+    }
+    fprintf(out, "\n");
+}
+
 static void print_row(const bench_table *table, const bench_case *one, FILE *out)
 {
+    fprintf(out, "%-34s %10.3f %6.1f%%", one->label, 1e3 * one->median_s, 100 * one->spread);
+    if (table->columns) {
+        print_values(table->columns, one, out);
+        return;
+    }
     char rate[16] = "", peak[16] = "";
     if (one->operations > 0) {
         snprintf(rate, sizeof rate, "%.0f", 1e-9 * one->operations / one->median_s);
         if (one->peak > 0) snprintf(peak, sizeof peak, "%.1f%%", 100 * one->operations / one->median_s / one->peak);
     }
-    fprintf(out, "%-34s %10.3f %6.1f%% %9s %7s", one->label, 1e3 * one->median_s, 100 * one->spread, rate, peak);
+    fprintf(out, " %9s %7s", rate, peak);
     double speedup = bench_speedup(table, one);
     if (table->share)
         fprintf(out, " %9.2f%%\n", 100 * share_of_base(table, one));
@@ -107,13 +126,22 @@ static void print_row(const bench_table *table, const bench_case *one, FILE *out
         fprintf(out, " %8.2fx %6.3f\n", speedup, speedup * one->density);
 }
 
+static void print_headings(const bench_table *table, FILE *out)
+{
+    fprintf(out, "%s\n%-34s %10s %7s", table->title, "", "median ms", "spread");
+    for (const bench_column *column = table->columns; column && column->key; column++)
+        if (column->heading) fprintf(out, " %9s", column->heading);
+    if (table->columns)
+        fprintf(out, "\n");
+    else if (table->share)
+        fprintf(out, " %9s %7s %10s\n", "GFLOP/s", "of peak", table->share);
+    else
+        fprintf(out, " %9s %7s %9s %6s\n", "GFLOP/s", "of peak", "speed-up", "x s");
+}
+
 void bench_print(const bench_table *table, FILE *out)
 {
-    fprintf(out, "%s\n%-34s %10s %7s %9s %7s", table->title, "", "median ms", "spread", "GFLOP/s", "of peak");
-    if (table->share)
-        fprintf(out, " %10s\n", table->share);
-    else
-        fprintf(out, " %9s %6s\n", "speed-up", "x s");
+    print_headings(table, out);
     for (int c = 0; c < table->count; c++)
         if (table->cases[c].wrong)
             fprintf(out, "%-34s wrong answer, not timed\n", table->cases[c].label);
@@ -142,6 +170,8 @@ static void add_numbers(cJSON *row, const bench_table *table, const bench_case *
             cJSON_AddNumberToObject(row, "of_peak", rate / one->peak);
         }
     }
+    for (int i = 0; table->columns && table->columns[i].key; i++)
+        if (!isnan(one->values[i])) cJSON_AddNumberToObject(row, table->columns[i].key, one->values[i]);
     cJSON_AddStringToObject(row, "base", table->cases[one->base].label);
     cJSON_AddNumberToObject(row, "speedup", bench_speedup(table, one));
     cJSON_AddNumberToObject(row, "share", share_of_base(table, one));

@@ -11,7 +11,7 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
-enum { BENCH_CASES = 64, BENCH_FIGURES = 16, BENCH_REPEATS_MAX = 1000 };
+enum { BENCH_CASES = 192, BENCH_FIGURES = 16, BENCH_COLUMNS = 16, BENCH_REPEATS_MAX = 1000 };
 
 /* A row is timed (run), or measures itself when run (run and stage), or is a stage that the latest run of a case above
  * measured (stage), or the difference of two cases above, round by round (whole and part). */
@@ -21,15 +21,23 @@ typedef struct bench_case {
     void *context;
     const double *stage; /* seconds */
     int whole, part;
-    int base;                /* the case whose time it is compared with */
-    int tokens, threads;     /* 0: those of the title */
-    double operations;       /* floating-point operations that the answer needs; 0: not counted */
-    double peak;             /* operations per second; 0: unknown */
-    double density;          /* s: pairs computed over all pairs; 1 for dense */
-    int wrong;               /* the gate failed: not timed */
-    char missing[96];        /* why there is nothing to time, or "" */
-    double median_s, spread; /* spread: (third - first quartile) / median */
+    int base;                     /* the case whose time it is compared with */
+    int tokens, threads;          /* 0: those of the title */
+    double operations;            /* floating-point operations that the answer needs; 0: not counted */
+    double peak;                  /* operations per second; 0: unknown */
+    double density;               /* s: pairs computed over all pairs; 1 for dense */
+    int wrong;                    /* the gate failed: not timed */
+    char missing[96];             /* why there is nothing to time, or "" */
+    double median_s, spread;      /* spread: (third - first quartile) / median */
+    double values[BENCH_COLUMNS]; /* of the table's columns; NaN: none */
 } bench_case;
+
+/* A number of each row that is not its time. */
+typedef struct bench_column {
+    const char *key;     /* in JSON */
+    const char *heading; /* NULL: in JSON only */
+    int percent;         /* of a share, when printed */
+} bench_column;
 
 /* A number that is no time: "variance in groups / in file order", 0.61. */
 typedef struct bench_figure {
@@ -40,8 +48,9 @@ typedef struct bench_figure {
 typedef struct bench_table {
     const char *title;
     const char
-        *share;  /* heading of a last column with the share of the base's time; NULL: speed-up, and that times s */
-    double peak; /* of new cases */
+        *share; /* heading of a last column with the share of the base's time; NULL: speed-up, and that times s */
+    const bench_column *columns; /* in place of those behind the spread; ended by a NULL key; or NULL */
+    double peak;                 /* of new cases */
     int count, figure_count;
     bench_case cases[BENCH_CASES];
     bench_figure figures[BENCH_FIGURES];
@@ -64,7 +73,7 @@ void bench_summarise(bench_case *one, double *seconds, int count);
 /* Time of the base over the time of `one`; 0 when either was not timed. */
 double bench_speedup(const bench_table *table, const bench_case *one);
 
-/* Columns: median, spread, GFLOP/s, share of peak, and what bench_table.share says. */
+/* Columns: median, spread, and those of the table, or else GFLOP/s, share of peak, and what bench_table.share says. */
 void bench_print(const bench_table *table, FILE *out);
 cJSON *bench_json(const bench_table *table); /* NULL without memory */
 

@@ -28,8 +28,9 @@ typedef struct bench_plan {
     const char *model;             /* directory, or NULL: model, scaling */
     const bench_model_shape *made; /* instead of a directory, or NULL: model */
     int steps;                     /* to run for real besides, or 0: model on a GPU */
-    mcsa_device device;            /* attend, select, group, model */
+    mcsa_device device;            /* attend, select, group, model, methods */
     int frames, height, width;     /* of the model's clip */
+    const char *methods;           /* names with commas between, or NULL for all: methods */
 } bench_plan;
 
 /* Dense attention, and token-sparse attention at each density with clustered and with scattered kept keys. */
@@ -49,6 +50,9 @@ mcsa_status bench_gemm(const bench_plan *plan, bench_table *table, mcsa_error *e
 
 /* A dense, an anchor and a reuse step of a model by stage, and the peak of resident memory. */
 mcsa_status bench_model(const bench_plan *plan, bench_table *table, mcsa_error *error);
+
+/* A sparse call of every method, at each density, against dense attention, and a run of 40 steps of it. */
+mcsa_status bench_methods(const bench_plan *plan, bench_table *table, mcsa_error *error);
 
 /* The first three on a GPU: attend with cuDNN beside it and a whole anchor layer by its parts, select with grouping. */
 mcsa_status bench_attend_cuda(const bench_plan *plan, bench_table *table, mcsa_error *error);

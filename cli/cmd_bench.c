@@ -14,7 +14,7 @@
 
 typedef struct settings {
     int heads, tokens, dim, group, ffn, dtype, threads, isa, backend, steps, repeats, frames, height, width;
-    const char *density, *json, *model, *shape;
+    const char *density, *json, *model, *shape, *methods;
 } settings;
 
 /* clang-format off */
@@ -33,9 +33,11 @@ static const option table[] = {
     { .name = "group", .kind = OPTION_INT, FIELD(group), .value = "C", .fallback = "128", .min = 1, .max = 4096,
       .help = "queries per group" },
     { .name = "density", .kind = OPTION_TEXT, FIELD(density), .value = "S,S,...", .fallback = "0.15,0.25",
-      .help = "shares of the keys to keep; tables other than attend use the first" },
+      .help = "shares of the keys to keep; tables other than attend and methods use the first" },
     { .name = "ffn", .kind = OPTION_INT, FIELD(ffn), .value = "N", .fallback = "1536", .min = 1, .max = 1 << 20,
       .help = "inner channels of the feed-forward layers: gemm" },
+    { .name = "methods", .kind = OPTION_TEXT, FIELD(methods), .value = "NAME,...",
+      .help = "those of methods, default all: names as in --method" },
     { .name = "dtype", .kind = OPTION_CHOICE, FIELD(dtype), .choices = dtypes, .fallback = "bf16",
       .help = "of the tensors" },
     { .name = "Model", .kind = OPTION_HEADING },
@@ -60,7 +62,7 @@ static const option table[] = {
     { .name = "steps", .kind = OPTION_INT, FIELD(steps), .value = "N", .min = 1, .max = 1000,
       .help = "denoise N steps too, by schedule ramp and dense: model on a GPU" },
     { .name = "backend", .kind = OPTION_CHOICE, FIELD(backend), .choices = choices_backend, .fallback = "cpu",
-      .help = "cuda: the first GPU: attend, select, group, model" },
+      .help = "cuda: the first GPU: attend, select, group, model, methods" },
     { .name = "json", .kind = OPTION_TEXT, FIELD(json), .value = "FILE", .help = "write the table as JSON too" },
     { 0 },
 };
@@ -69,7 +71,7 @@ static const option table[] = {
 static const options_page page = {
     .command = "mcsa bench",
     .summary = "time the kernels on this machine, after checking their answers",
-    .synopsis = "attend|select|group|reuse|gemm|model|scaling [options]",
+    .synopsis = "attend|select|group|reuse|gemm|model|scaling|methods [options]",
     .description =
         "attend: dense attention against token-sparse attention at matched densities, with clustered and "
         "scattered kept keys; x s is the speed-up times the density, 1 when sparse attention is as efficient "
@@ -82,6 +84,10 @@ static const options_page page = {
         "model: a dense, an anchor and a reuse step of --model by stage, and the peak of resident memory; on a GPU, "
         "also of a published --shape, what it holds and what 50 steps then cost.\n\n"
         "scaling: attention, and steps of --model when given, over threads and over tokens.\n\n"
+        "methods: a sparse call of every method of sparse attention as shares of dense attention: what it chooses at "
+        "an anchor (and records for its residual), what it chooses in each sparse call, and what it attends to; x s "
+        "is the speed-up of that call times the density executed; 40 steps is the attention of a run by schedule "
+        "paper, or the one named, over dense attention at all steps. Branches shared: the mean of both.\n\n"
         "All rows of a table run in turn, round after round. A row whose answer is wrong is not timed, and the "
         "command then fails.",
     .options = table,
@@ -89,7 +95,8 @@ static const options_page page = {
                 "    mcsa bench select --tokens 16384 --density 0.15 --json select.json\n"
                 "    mcsa bench model --model models/tiny-t2v --frames 24 --height 96 --width 96\n"
                 "    mcsa bench attend --backend cuda --heads 40 --tokens 75600 --density 0.15,0.25\n"
-                "    mcsa bench model --backend cuda --shape wan2.1-14b-720p --density 0.15 --repeats 1\n",
+                "    mcsa bench model --backend cuda --shape wan2.1-14b-720p --density 0.15 --repeats 1\n"
+                "    mcsa bench methods --tokens 8192 --density 0.10,0.15,0.25 --repeats 5\n",
 };
 
 static const struct suite {
@@ -97,9 +104,9 @@ static const struct suite {
     mcsa_status (*run)(const bench_plan *plan, bench_table *table, mcsa_error *error);
     int gpu; /* there is a table about a GPU too */
 } suites[] = {
-    { "attend", bench_attend, 1 },   { "select", bench_select, 1 }, { "group", bench_group, 1 },
-    { "reuse", bench_reuse, 0 },     { "gemm", bench_gemm, 0 },     { "model", bench_model, 1 },
-    { "scaling", bench_scaling, 0 },
+    { "attend", bench_attend, 1 },   { "select", bench_select, 1 },   { "group", bench_group, 1 },
+    { "reuse", bench_reuse, 0 },     { "gemm", bench_gemm, 0 },       { "model", bench_model, 1 },
+    { "scaling", bench_scaling, 0 }, { "methods", bench_methods, 1 },
 };
 enum { SUITES = sizeof suites / sizeof suites[0] };
 
@@ -157,6 +164,7 @@ static mcsa_status make_plan(const struct suite *suite, const settings *set, ben
                       .height = set->height,
                       .width = set->width,
                       .steps = set->steps,
+                      .methods = set->methods,
                       .device = (mcsa_device)set->backend };
     if (set->shape) TRY(find_shape(set, plan, error));
     return read_densities(set->density, plan, error);
