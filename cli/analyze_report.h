@@ -23,9 +23,6 @@ char *analyze_json(const analyze_findings *f);
 
 mcsa_status analyze_tables(const analyze_findings *f, FILE *out, mcsa_error *error);
 
-/* "list:3,5,8", or "" when no step is an anchor; MCSA_EINVAL when it takes more than bytes - 1. */
-mcsa_status analyze_schedule(const analysis_advice *advice, int steps, char *text, size_t bytes, mcsa_error *error);
-
 /* The recommendation in plain words; to be freed with free, NULL when out of memory. */
 char *analyze_sentence(const analyze_findings *f);
 

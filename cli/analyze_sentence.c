@@ -34,19 +34,15 @@ say(words *w, const char *format, ...)
     w->length += (size_t)length;
 }
 
-mcsa_status analyze_schedule(const analysis_advice *advice, int steps, char *text, size_t bytes, mcsa_error *error)
+/* "list:3,5,8" */
+static void say_schedule(words *w, const analyze_findings *f)
 {
-    size_t used = 0;
-    text[0] = '\0';
-    for (int t = 0; t < steps; t++) {
-        if (advice->actions[t] != MCSA_ANCHOR) continue;
-        int wrote = snprintf(text + used, bytes - used, "%s%d", used ? "," : "list:", t);
-        if (wrote < 0 || (size_t)wrote >= bytes - used)
-            return mcsa_fail(error, MCSA_EINVAL, "a schedule of %d steps takes more than %zu characters", steps,
-                             bytes - 1);
-        used += (size_t)wrote;
+    const char *between = "list:";
+    for (int t = 0; t < f->wish.steps; t++) {
+        if (f->advice.actions[t] != MCSA_ANCHOR) continue;
+        say(w, "%s%d", between, t);
+        between = ",";
     }
-    return MCSA_OK;
 }
 
 /* Steps that a reuse may be away from an anchor at `from` before it misses more than the tolerance. */
@@ -94,12 +90,9 @@ static void say_advice(words *w, const analyze_findings *f)
 {
     const analysis_advice *advice = &f->advice;
     const analysis_outlook *o = &advice->outlook[advice->density];
-    mcsa_error unheard;
-    char schedule[5 * ANALYSIS_STEPS];
-    if (analyze_schedule(advice, f->wish.steps, schedule, sizeof schedule, &unheard) != MCSA_OK) return;
     say(w, "Recommendation for %d steps at %d tokens: --density %g --group %d --schedule ", f->wish.steps,
         f->measured.N, f->measured.density[advice->density], advice->group);
-    for (const char *at = schedule; *at; at++) say(w, "%c", *at);
+    say_schedule(w, f);
     say(w,
         ". Expect %d of the steps to reuse their anchor and to miss %.3f of the attention output on average and %.3f at "
         "worst (relative L2), for %.2f of the query-key pairs of dense attention: attention up to %.1f times as fast.",

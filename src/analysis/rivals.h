@@ -4,7 +4,7 @@
 #define ANALYSIS_RIVALS_H
 
 #include "analysis.h"
-#include "rivals/rival.h"
+#include "rivals/method.h"
 
 typedef struct analysis_rival {
     const rival_method *method;
