@@ -66,16 +66,14 @@ int32_t rival_route_keys(const rival_route *route, int budget, int sure, uint64_
  * it, or the part of it that x < 0 leaves, spread over the rows so that their sum follows x. */
 int rival_least_ranks(int row, int K, double least, double x);
 
-/* SVG2 keeps at least 10 % of the clusters of keys at a density of about 30 %.  At the lower densities asked here that
- * floor alone would use the budget up and leave p no say, so it falls with the density: INFERRED. */
-static inline double rival_least_share(double density)
-{
-    return density / 3 < 0.10 ? density / 3 : 0.10;
-}
+/* Clusters of keys that SVG2 keeps whatever p is, and that SVG-EAR computes whatever their cost. */
+#define RIVAL_LEAST_SHARE 0.10
 
 /* The knob of top-p over clusters at which pairs(x) is nearest to density H N N.  From 0 on p = x, above a minimum of
- * kept ranks; where even p = 0 executes too much, x < 0 shrinks that minimum, at -1 to the first rank alone.  A density
- * of 1 keeps everything: padded tiles would not let it. */
+ * kept ranks.  That minimum, made for densities of 22 to 30 % of true sizes, can be more than the density asked: then p
+ * is 0, and x < 0 shrinks it, at -1 to the first rank alone (INFERRED; a lower minimum from the start, with more say
+ * for p, served the outputs of the shipped model worse).  A density of 1 keeps everything: padded tiles would not let
+ * it. */
 double rival_top_p_knob(rival_pairs_at pairs, void *user, double density, const mcsa_dims *dims);
 
 #endif

@@ -45,7 +45,7 @@ static mcsa_status observe_svg2(void *state, const rival_call *call, mcsa_error 
 static int kept_ranks(const svg2 *s, int64_t row, double x)
 {
     const rival_expected *e = &s->expected;
-    int least = rival_least_ranks((int)row, e->K, rival_least_share(s->clusters.setup.density), x);
+    int least = rival_least_ranks((int)row, e->K, RIVAL_LEAST_SHARE, x);
     return rival_prefix(e->share + row * e->K, e->K, RIVAL_BOUNDARY_EXCLUSIVE, x < 0 ? 0 : x, least);
 }
 

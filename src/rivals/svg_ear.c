@@ -112,16 +112,14 @@ static void rank_costs(svg_ear *s)
     }
 }
 
-/* Keys that a row computes at the knob x; adds their bits to kept unless that is NULL.  SVG-EAR's budget is at least 20
- * % of the clusters and its sure ranks are 10 %, at a density of 22 to 26 %.  Where alignment is part of the density,
- * and it is lower, that floor would be all of the budget; so the floor of the budget is that of SVG2 here and half of
- * it is sure: INFERRED. */
+/* Keys that a row computes at the knob x; adds their bits to kept unless that is NULL.  The budget is at least twice
+ * the ranks that are sure, as in the public code. */
 static int32_t route_row(const svg_ear *s, int64_t row, double x, uint64_t *kept)
 {
     const rival_expected *e = &s->expected;
     int K = s->K;
-    double share = rival_least_share(s->clusters.setup.density);
-    int sure = rival_least_ranks((int)row, K, share / 2, x), least = rival_least_ranks((int)row, K, share, x);
+    int sure = rival_least_ranks((int)row, K, RIVAL_LEAST_SHARE, x);
+    int least = rival_least_ranks((int)row, K, 2 * RIVAL_LEAST_SHARE, x);
     int budget = rival_prefix(e->share + row * K, K, RIVAL_BOUNDARY_EXCLUSIVE, x < 0 ? 0 : x, least);
     rival_route route = { K, e->reach + row * (K + 1), e->rank + row * K, s->place + row * K, s->costly + row * K };
     return rival_route_keys(&route, budget, sure > 1 ? sure : 1, kept);

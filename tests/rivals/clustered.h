@@ -113,6 +113,20 @@ static inline double clustered_density(const rival_choice *choice)
     return rival_map_pairs(map, &choice->queries, &choice->keys).executed / (map->H * N * N);
 }
 
+/* The x of [-1, 1.01] between which pairs(x) pass `target`, as near to one another as floats go: nearer, the roundings
+ * of a budget come apart that are meant to be one. */
+static inline void clustered_bracket(double (*pairs)(const void *user, double x), const void *user, double target,
+                                     double *low, double *high)
+{
+    *low = -1;
+    *high = 1.01;
+    for (int i = 0; i < 40; i++) {
+        double middle = (*low + *high) / 2;
+        if ((float)middle == (float)*low || (float)middle == (float)*high) break;
+        *(pairs(user, middle) < target ? low : high) = middle;
+    }
+}
+
 /* Whether two choices keep the same pairs of the same parts. */
 static inline int clustered_same(const rival_choice *a, const rival_choice *b)
 {

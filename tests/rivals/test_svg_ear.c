@@ -177,111 +177,109 @@ static void the_tail_is_means_and_sizes(void **state)
     clustered_close(&run);
 }
 
-/* What a call decided in one row, and what it decided from. */
-typedef struct routed_row {
+/* A call once more: its shares, and its clusters by the error of each pair that leaving them out would save. */
+typedef struct routes {
     const rival_expected *e;
     const rival_choice *choice;
-    const float *cost; /* [K] log of the error of each cluster */
-    int row, sure;
-    int64_t keys, last;      /* keys of the clusters beyond the sure ones that are kept; of the last one taken */
-    float cheapest, dearest; /* cost per pair of the cheapest one kept and of the dearest one left out */
-    int by_error;            /* whether the errors alone, not per pair, would have kept others */
-} routed_row;
+    int32_t *costly; /* [H, Q, K] */
+    int *size;       /* [H, K] */
+} routes;
 
-static void look_at(routed_row *r)
+/* Keys of a row, and which clusters they are of: 10 % of the ranks are sure, the budget is 20 % or what at most p
+ * stands before; below x = 0 p is 0 and both shares shrink. */
+static int64_t route_at(const routes *r, int row, double x, int *taken)
 {
-    int K = r->e->K, h = r->row / r->e->Q, q = r->row % r->e->Q;
-    const int32_t *rank = r->e->rank + (int64_t)r->row * K;
-    float error_kept = INFINITY, error_left = -INFINITY;
-    int *sure = test_alloc(sizeof *sure * (size_t)K);
-    for (int i = 0; i < r->sure; i++) sure[rank[i]] = 1;
-    r->keys = r->last = 0;
-    r->cheapest = INFINITY;
-    r->dearest = -INFINITY;
-    for (int k = 0; k < K; k++) {
-        int size = rival_part_size(&r->choice->keys, h, k), kept = rival_map_has(&r->choice->map, h, q, k);
-        float per_pair = r->cost[k] - logf((float)size);
-        if (sure[k]) assert_true(kept);
-        if (sure[k] || size == 0) continue;
-        if (kept && per_pair <= r->cheapest) { /* of equal ones the higher index is taken later */
-            r->cheapest = per_pair;
-            r->last = size;
+    int K = r->e->K, whole = K / 10, twice = K / 5, budget = 0;
+    int sure = x < 0 ? rival_row_budget(row, K, (1 + x) * whole / K) : whole;
+    int least = x < 0 ? rival_row_budget(row, K, (1 + x) * twice / K) : twice;
+    double before = 0;
+    while (budget < K && (before <= fmax(x, 0) || budget < least)) before += (double)r->e->share[row * K + budget++];
+    return restated(K, r->e->rank + row * K, r->size + row / r->e->Q * K, r->costly + row * K, budget, sure, taken);
+}
+
+static double routed_pairs(const void *user, double x)
+{
+    const routes *r = user;
+    double pairs = 0;
+    int *taken = test_alloc(sizeof *taken * (size_t)r->e->K);
+    for (int row = 0; row < r->e->H * r->e->Q; row++) {
+        int size = rival_part_size(&r->choice->queries, row / r->e->Q, row % r->e->Q);
+        pairs += (double)((size + 63) / 64 * 64) * (double)route_at(r, row, x, taken);
+    }
+    free(taken);
+    return pairs;
+}
+
+/* Ranks by cost per pair (gamma = 1).  Returns the rows in which the errors alone would have ranked otherwise. */
+static int rank_costs(routes *r, const float *error)
+{
+    int K = r->e->K, otherwise = 0;
+    float *cost = test_alloc(sizeof *cost * (size_t)K);
+    int32_t *by_error = test_alloc(sizeof *by_error * (size_t)K);
+    for (int row = 0; row < r->e->H * r->e->Q; row++) {
+        for (int k = 0; k < K; k++) {
+            int size = r->size[row / r->e->Q * K + k];
+            cost[k] = size ? error[row * K + k] - logf((float)size) : -INFINITY;
         }
-        r->keys += kept ? size : 0;
-        if (kept) error_kept = fminf(error_kept, r->cost[k]);
-        if (!kept) error_left = fmaxf(error_left, r->cost[k]);
-        if (!kept) r->dearest = fmaxf(r->dearest, per_pair);
+        rival_rank(cost, K, r->costly + row * K);
+        rival_rank(error + row * K, K, by_error);
+        otherwise += memcmp(by_error, r->costly + row * K, sizeof *by_error * (size_t)K / 4) != 0;
     }
-    r->by_error = error_kept < error_left;
-    free(sure);
+    free(cost);
+    free(by_error);
+    return otherwise;
 }
 
-/* Narrows [*low, *high) to the p whose budget leads to the keys of this row: the last one was taken below what was
- * left, and no further one. */
-static void narrow(const routed_row *r, int least, double *low, double *high)
+/* All decisions of a call restated from its own shares and errors, so without tolerance. */
+static void judge_routes(double density)
 {
-    int K = r->e->K, first = 0, last = 0;
-    const int32_t *reach = r->e->reach + (int64_t)r->row * (K + 1);
-    const float *share = r->e->share + (int64_t)r->row * K;
-    for (int b = least; b <= K; b++) {
-        int64_t left = reach[b] > reach[r->sure] ? reach[b] - reach[r->sure] : 0;
-        if (r->keys < left || (r->keys > 0 && r->keys - r->last >= left)) continue;
-        if (!first) first = b;
-        last = b;
+    clustered_run run = clustered_open(&rival_svg_ear, density, 1);
+    test_call c = test_call_make((const int[]){ 2, 2600, 2600, 32 }, MCSA_BF16, TEST_NHD, 80, 1);
+    clustered_fill(&c.q.view, 20, 1.5, 0.5, 81);
+    clustered_fill(&c.k.view, 40, 1.5, 0.7, 82);
+    mcsa_qkv x = clustered_x(&c);
+    const rival_choice *choice = clustered_choose(&run, (mcsa_site){ 0, 0, 0 }, &x);
+    rival_clusters clusters;
+    rival_expected e = { 0 };
+    const rival_cluster_pair *pair = NULL;
+    assert_done(rival_clusters_open(&clusters, &run.setup, &done_error));
+    assert_done(rival_clusters_follow(&clusters, &(rival_call){ .x = &x }, &pair, &done_error));
+    assert_done(rival_expected_rank(&e, pair, x.scale, 1, &done_error));
+    size_t pairs = (size_t)e.H * (size_t)e.Q * (size_t)e.K;
+    float *error = test_alloc(sizeof *error * pairs);
+    routes r = { &e, choice, test_alloc(sizeof(int32_t) * pairs), test_alloc(sizeof(int) * (size_t)(e.H * e.K)) };
+    for (int i = 0; i < e.H * e.K; i++) r.size[i] = rival_part_size(&choice->keys, i / e.K, i % e.K);
+    assert_done(rival_kernels_cpu.error(run.setup.backend, &x, e.Q, pair->queries.centre, &pair->keys.parts,
+                                        choice->tail.key, choice->tail.value, error, &done_error));
+    assert_true(rank_costs(&r, error) > 0);
+    double low, high, target = density * 2 * 2600 * 2600;
+    clustered_bracket(routed_pairs, &r, target, &low, &high);
+    double knob = target - routed_pairs(&r, low) <= routed_pairs(&r, high) - target ? low : high;
+    int *taken = test_alloc(sizeof *taken * (size_t)e.K);
+    for (int row = 0; row < e.H * e.Q; row++) {
+        route_at(&r, row, knob, taken);
+        for (int k = 0; k < e.K; k++) assert_int_equal(rival_map_has(&choice->map, row / e.Q, row % e.Q, k), taken[k]);
     }
-    if (!first) fail_msg("row %d: no budget routes %lld keys", r->row, (long long)r->keys);
-    double before = 0; /* the share of the ranks before i: budget b is the ranks with at most p before them */
-    for (int i = 0; i < K; i++) {
-        if (i == first - 1 && first > least) *low = fmax(*low, before);
-        if (i == last) *high = fmin(*high, before);
-        before += (double)share[i];
-    }
+    double executed = clustered_density(choice);
+    print_message("  density %.2f: executed %.4f at x = %.4f\n", density, executed, knob);
+    assert_true(fabs(executed - density) < 0.005);
+    free(taken);
+    free(error);
+    free(r.costly);
+    free(r.size);
+    rival_expected_free(&e);
+    rival_clusters_close(&clusters);
+    test_call_free(&c);
+    clustered_close(&run);
 }
 
-/* All decisions of a call restated from its own shares and errors, so without tolerance: sure ranks are kept, the
- * others are the costliest per pair (gamma = 1), and budgets of one p explain how many there are in every row. */
 static void kept_clusters_are_the_costliest_of_one_budget(void **state)
 {
     (void)state;
-    static const double densities[] = { 0.10, 0.25 };
-    for (size_t s = 0; s < TEST_COUNT(densities); s++) {
-        clustered_run run = clustered_open(&rival_svg_ear, densities[s], 1);
-        test_call c = test_call_make((const int[]){ 2, 2600, 2600, 32 }, MCSA_BF16, TEST_NHD, 80, 1);
-        clustered_fill(&c.q.view, 20, 1.5, 0.5, 81);
-        clustered_fill(&c.k.view, 40, 1.5, 0.7, 82);
-        mcsa_qkv x = clustered_x(&c);
-        const rival_choice *choice = clustered_choose(&run, (mcsa_site){ 0, 0, 0 }, &x);
-        rival_clusters clusters;
-        rival_expected e = { 0 };
-        const rival_cluster_pair *pair = NULL;
-        assert_done(rival_clusters_open(&clusters, &run.setup, &done_error));
-        assert_done(rival_clusters_follow(&clusters, &(rival_call){ .x = &x }, &pair, &done_error));
-        assert_done(rival_expected_rank(&e, pair, x.scale, 1, &done_error));
-        float *cost = test_alloc(sizeof *cost * (size_t)e.H * (size_t)e.Q * (size_t)e.K);
-        assert_done(rival_kernels_cpu.error(run.setup.backend, &x, e.Q, pair->queries.centre, &pair->keys.parts,
-                                            choice->tail.key, choice->tail.value, cost, &done_error));
-        double low = 0, high = INFINITY, share = fmin(0.10, densities[s] / 3);
-        int least = (int)(share * e.K), sure = (int)(share / 2 * e.K), routed = 0, by_size = 0;
-        for (int row = 0; row < e.H * e.Q; row++) {
-            routed_row r = { .e = &e, .choice = choice, .cost = cost + (int64_t)row * e.K, .row = row, .sure = sure };
-            look_at(&r);
-            assert_true(r.cheapest >= r.dearest);
-            narrow(&r, least, &low, &high);
-            routed += r.keys > 0;
-            by_size += r.by_error;
-        }
-        double executed = clustered_density(choice);
-        print_message("  density %.2f: executed %.4f, p in [%.4f, %.4f), %d sure of %d, %d rows routed, %d by size\n",
-                      densities[s], executed, low, high, sure, e.K, routed, by_size);
-        assert_true(low < high);
-        assert_true(sure >= 1 && routed > e.H * e.Q / 2 && by_size > 0);
-        assert_true(fabs(executed - densities[s]) < 0.005);
-        free(cost);
-        rival_expected_free(&e);
-        rival_clusters_close(&clusters);
-        test_call_free(&c);
-        clustered_close(&run);
-    }
+    judge_routes(0.05);
+    judge_routes(0.10);
+    judge_routes(0.25);
+    judge_routes(0.5);
 }
 
 static void large_scores_stay_finite(void **state)
