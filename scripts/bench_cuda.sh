@@ -20,6 +20,7 @@ table attend attend $layer --tokens 75600 --density 0.15,0.25
 table attend_480p attend $layer --tokens 32760 --density 0.15,0.25
 table attend_d64 attend $layer --tokens 32760 --density 0.15,0.25 --dim 64
 table select select $layer --tokens 75600
+table select_480p select $layer --tokens 32760
 table group group $layer --tokens 75600
 table model-wan2.1-1.3b-480p model --shape wan2.1-1.3b-480p --density 0.15 --repeats 1 --steps 50
 for shape in wan2.1-14b-480p wan2.1-14b-720p; do
