@@ -13,6 +13,9 @@ const char bench_mc_sparse[] = "mc-sparse";
  * branch, and of the output that is looked at. */
 enum { DENSE, AT_ANCHOR = DENSE + BENCH_CLIP_STEPS, NOW = AT_ANCHOR + BENCH_BOTH, ANSWERS };
 
+/* Anchors cost more than sparse calls do and are not what the table is about. */
+enum { MOST_ANCHORS = 5 };
+
 static bench_answer *answers_of(const bench_arena *arena, int which)
 {
     return arena->answers + (size_t)which * BENCH_CLIP_ROWS;
@@ -23,29 +26,32 @@ static int clip_step(int step, int branch)
     return (step + branch) % BENCH_CLIP_STEPS;
 }
 
-int bench_arena_anchors(int repeats)
+static int first_step(int round)
 {
-    return (repeats + 4) / 5 < 3 ? (repeats + 4) / 5 : 3;
+    return BENCH_GATE_STEP + 1 + 3 * round;
 }
 
-static int first_round(const bench_arena *arena)
+/* Anchors are spread evenly over the rounds: round r has number r anchors / repeats, if the one before has not. */
+static int anchor_of(const bench_arena *arena, int r)
 {
-    return BENCH_GATE_STEP + 2 * arena->anchors + 1;
+    const int repeats = arena->plan->repeats, number = r * arena->anchors / repeats;
+    return r == 0 || (r - 1) * arena->anchors / repeats < number ? number : -1;
 }
 
 static mcsa_status fill_actions(bench_arena *arena, mcsa_error *error)
 {
-    arena->anchors = bench_arena_anchors(arena->plan->repeats);
-    arena->steps = first_round(arena) + arena->plan->repeats;
+    const int repeats = arena->plan->repeats;
+    arena->anchors = repeats < 2 * MOST_ANCHORS ? (repeats + 1) / 2 : MOST_ANCHORS;
+    arena->steps = first_step(repeats);
     arena->actions = malloc(sizeof *arena->actions * (size_t)arena->steps);
     arena->answers = malloc(sizeof *arena->answers * ANSWERS * BENCH_CLIP_ROWS);
     if (!arena->actions || !arena->answers)
         return mcsa_fail(error, MCSA_ENOMEM, "no memory for %d steps and %d answers", arena->steps, ANSWERS);
-    for (int step = 0; step < arena->steps; step++) {
-        const int later = step > BENCH_GATE_STEP && step < first_round(arena) && (step - BENCH_GATE_STEP) % 2 == 1;
-        arena->actions[step] = step == BENCH_FIRST_ANCHOR || later ? MCSA_ANCHOR : MCSA_REUSE;
-    }
+    for (int step = 0; step < arena->steps; step++) arena->actions[step] = MCSA_REUSE;
     arena->actions[0] = MCSA_DENSE;
+    arena->actions[BENCH_FIRST_ANCHOR] = MCSA_ANCHOR;
+    for (int r = 0; r < repeats; r++)
+        if (anchor_of(arena, r) >= 0) arena->actions[first_step(r)] = MCSA_ANCHOR;
     return MCSA_OK;
 }
 
@@ -115,24 +121,24 @@ mcsa_status bench_arena_dense(bench_arena *arena, double *seconds, mcsa_error *e
     return MCSA_OK;
 }
 
-static mcsa_status judge_rows(bench_arena *arena, const bench_answer *answers, int *wrong, mcsa_error *error)
+static mcsa_status judge_rows(bench_arena *arena, const bench_answer *answers, double *used, mcsa_error *error)
 {
     const size_t D = (size_t)arena->clip.out.shape[2];
     float *rows = malloc(sizeof *rows * BENCH_CLIP_ROWS * D);
     if (!rows) return mcsa_fail(error, MCSA_ENOMEM, "no memory for %d rows", BENCH_CLIP_ROWS);
     mcsa_status status = bench_clip_fetch(&arena->clip, rows, error);
-    if (status == MCSA_OK && !(bench_answers_used(answers, rows, &arena->clip) <= 1)) *wrong = 1;
+    if (status == MCSA_OK) *used = bench_worse(*used, bench_answers_used(answers, rows, &arena->clip));
     free(rows);
     return status;
 }
 
-mcsa_status bench_arena_judge(bench_arena *arena, int *wrong, mcsa_error *error)
+mcsa_status bench_arena_judge(bench_arena *arena, double *used, mcsa_error *error)
 {
     double ignored;
-    *wrong = 0;
+    *used = 0;
     TRY(bench_clip_poison(&arena->clip, error));
     TRY(bench_arena_dense(arena, &ignored, error));
-    return judge_rows(arena, answers_of(arena, DENSE), wrong, error);
+    return judge_rows(arena, answers_of(arena, DENSE), used, error);
 }
 
 /* Keeps a failure that concerns this method on this machine as what is missing. */
@@ -159,7 +165,7 @@ static void even_grid(int N, int *grid)
 static mcsa_status open_run(bench_contender *c, const bench_arena *arena, float density, mcsa_error *error)
 {
     const mcsa_config config = config_of(arena, c->branches, density);
-    c->anchors = c->residual = 1;
+    c->anchors = c->learns = c->residual = 1;
     if (c->name == bench_mc_sparse) return mcsa_run_create(&c->ours, &config, error->text, sizeof error->text);
     const rival_method *method = rival_method_find(c->name);
     rival_config rival = { .attention = config, .method = c->name, .seed = 1 };
@@ -167,15 +173,16 @@ static mcsa_status open_run(bench_contender *c, const bench_arena *arena, float 
     TRY(rival_run_create(&c->rival, &rival, error));
     c->anchors = method->anchors || method->residual;
     c->residual = method->residual;
+    c->learns = method->observe || method->residual;
     return MCSA_OK;
 }
 
 mcsa_status bench_contender_open(bench_contender *c, bench_arena *arena, float density, mcsa_error *error)
 {
     mcsa_error why = { "" };
-    c->later = calloc((size_t)(arena->anchors + arena->plan->repeats), sizeof *c->later);
-    if (!c->later) return mcsa_fail(error, MCSA_ENOMEM, "no memory for %d times", arena->plan->repeats);
-    c->calls = c->later + arena->anchors;
+    c->anchor = calloc((size_t)(arena->anchors + arena->plan->repeats), sizeof *c->anchor);
+    if (!c->anchor) return mcsa_fail(error, MCSA_ENOMEM, "no memory for %d times", arena->plan->repeats);
+    c->calls = c->anchor + arena->anchors;
     return forgive(c, open_run(c, arena, density, &why), &why, error);
 }
 
@@ -183,10 +190,10 @@ void bench_contender_close(bench_contender *c)
 {
     rival_run_free(c->rival);
     mcsa_run_free(c->ours);
-    free(c->later);
+    free(c->anchor);
     c->rival = NULL;
     c->ours = NULL;
-    c->later = c->calls = NULL;
+    c->anchor = c->calls = NULL;
 }
 
 static mcsa_status call_ours(bench_contender *c, bench_arena *arena, mcsa_site at, bench_call_cost *cost,
@@ -197,7 +204,7 @@ static mcsa_status call_ours(bench_contender *c, bench_arena *arena, mcsa_site a
     mcsa_status status = mcsa_attend(c->ours, at, &x->q, &x->k, &x->v, &arena->clip.out);
     if (status != MCSA_OK) return mcsa_fail(why, status, "%s", mcsa_run_error(c->ours));
     TRY(settle(c->ours, why));
-    cost->total += mcsa_seconds() - begin;
+    cost->attend += mcsa_seconds() - begin;
     return MCSA_OK;
 }
 
@@ -222,7 +229,6 @@ static mcsa_status take_step(bench_contender *c, bench_arena *arena, int step, b
     *cost = (bench_call_cost){ 0 };
     for (int branch = 0; branch < c->branches && !c->missing[0]; branch++)
         TRY(forgive(c, call(c, arena, (mcsa_site){ step, 0, branch }, cost, &why), &why, error));
-    cost->total /= c->branches;
     cost->choose /= c->branches;
     cost->attend /= c->branches;
     return MCSA_OK;
@@ -258,7 +264,7 @@ static mcsa_status judge_anchor(bench_contender *c, bench_arena *arena, int bran
     double executed;
     TRY(call_afresh(c, arena, at, error));
     if (c->missing[0]) return MCSA_OK;
-    TRY(judge_rows(arena, answers_of(arena, DENSE + clip_step(at.step, branch)), &c->wrong, error));
+    TRY(judge_rows(arena, answers_of(arena, DENSE + clip_step(at.step, branch)), &c->used, error));
     return c->residual ? answer_choice(c, arena, at, AT_ANCHOR + branch, &executed, error) : MCSA_OK;
 }
 
@@ -274,7 +280,7 @@ static mcsa_status judge_sparse(bench_contender *c, bench_arena *arena, int bran
     const int samples = c->residual ? bench_clip_sample(&arena->clip, index) : 0;
     for (int i = 0; i < samples; i++)
         bench_answer_compensate(&now[i], &dense[i], &answers_of(arena, AT_ANCHOR + branch)[i], &arena->clip);
-    return judge_rows(arena, now, &c->wrong, error);
+    return judge_rows(arena, now, &c->used, error);
 }
 
 mcsa_status bench_contender_judge(bench_contender *c, bench_arena *arena, float density, mcsa_error *error)
@@ -297,16 +303,22 @@ mcsa_status bench_contender_warm_up(bench_contender *c, bench_arena *arena, mcsa
 {
     bench_call_cost ignored;
     TRY(take_step(c, arena, 0, &c->watch, error));
-    TRY(take_step(c, arena, BENCH_FIRST_ANCHOR, &c->first, error));
-    TRY(take_step(c, arena, BENCH_GATE_STEP, &ignored, error));
-    for (int i = 0; i < arena->anchors && c->anchors; i++) {
-        TRY(take_step(c, arena, BENCH_GATE_STEP + 1 + 2 * i, &c->later[i], error));
-        TRY(take_step(c, arena, BENCH_GATE_STEP + 2 + 2 * i, &ignored, error));
-    }
-    return MCSA_OK;
+    if (c->ours) c->watch = (bench_call_cost){ 0 }; /* all of it is dense attention */
+    TRY(take_step(c, arena, BENCH_FIRST_ANCHOR, &ignored, error));
+    return take_step(c, arena, BENCH_GATE_STEP, &ignored, error);
 }
 
-mcsa_status bench_contender_round(bench_contender *c, bench_arena *arena, int r, mcsa_error *error)
+/* Methods without later anchors do the first one again. */
+static mcsa_status take_anchor(bench_contender *c, bench_arena *arena, int r, double dense, mcsa_error *error)
 {
-    return take_step(c, arena, first_round(arena) + r, &c->calls[r], error);
+    bench_call_cost ignored, *cost = &c->anchor[anchor_of(arena, r)];
+    TRY(take_step(c, arena, c->anchors ? first_step(r) : BENCH_FIRST_ANCHOR, cost, error));
+    if (c->ours) cost->attend -= dense;
+    return take_step(c, arena, first_step(r) + 1, &ignored, error);
+}
+
+mcsa_status bench_contender_round(bench_contender *c, bench_arena *arena, int r, double dense, mcsa_error *error)
+{
+    if (c->learns && anchor_of(arena, r) >= 0) TRY(take_anchor(c, arena, r, dense, error));
+    return take_step(c, arena, first_step(r) + 2, &c->calls[r], error);
 }

@@ -1,7 +1,8 @@
 /* contender.h - one method of the table of methods: a run of it on a clip, step by step, judged and timed.
  *
- * Steps of a run: 0 dense, FIRST the first anchor, then a sparse one, later anchors each before a sparse one, and the
- * sparse ones that are timed.  Branch b of step t reads the q, k and v of step (t + b) of the clip. */
+ * Steps of a run: 0 dense, FIRST the first anchor, GATE a sparse one, and three for each round: an anchor and a sparse
+ * call after it, both only in some rounds, and the sparse call that is timed.  Branch b of step t reads the q, k and v
+ * of step (t + b) of the clip. */
 #ifndef MCSA_BENCH_CONTENDER_H
 #define MCSA_BENCH_CONTENDER_H
 
@@ -16,42 +17,39 @@ typedef struct bench_arena {
     const bench_plan *plan;
     bench_clip clip;
     mcsa_run *dense;
-    int anchors, steps;    /* later anchors; steps of a run */
+    int anchors, steps;    /* rounds with an anchor; steps of a run */
     mcsa_action *actions;  /* [steps] */
     bench_answer *answers; /* [ANSWERS, samples]: see contender.c */
 } bench_arena;
 
-/* Seconds of a call, with the backend idle at the ends. */
+/* Seconds beyond those of dense attention, where a call computes that too, with the backend idle at the ends. */
 typedef struct bench_call_cost {
-    double total;          /* of MC-Sparse and dense attention */
-    double choose, attend; /* of another method, beside dense attention */
+    double choose, attend; /* MC-Sparse does not tell them apart: all is attend */
 } bench_call_cost;
 
 typedef struct bench_contender {
     const char *name; /* of rival_methods, or bench_mc_sparse */
     int branches;     /* of which the second follows the first: MC-Sparse alone has more than one here */
     rival_run *rival;
-    mcsa_run *ours;        /* instead */
-    int anchors;           /* 1: a schedule's later anchors are anchors to it */
-    int residual;          /* 1: adds that of the last anchor */
-    double executed, tail; /* densities of a sparse call */
-    int wrong;
-    char missing[96];       /* why there is nothing to time, or "" */
-    bench_call_cost watch;  /* of a dense step; all are means over the branches */
-    bench_call_cost first;  /* of the first anchor */
-    bench_call_cost *later; /* [anchors] */
-    bench_call_cost *calls; /* [repeats] sparse */
+    mcsa_run *ours;          /* instead */
+    int anchors;             /* 1: a schedule's later anchors are anchors to it */
+    int learns;              /* 1: an anchor costs more than dense attention */
+    int residual;            /* 1: adds that of the last anchor */
+    double executed, tail;   /* densities of a sparse call */
+    double used;             /* share of a bound that the worst sampled row uses; above 1 is wrong */
+    char missing[96];        /* why there is nothing to time, or "" */
+    bench_call_cost watch;   /* of a dense step; all are means over the branches */
+    bench_call_cost *anchor; /* [anchors] */
+    bench_call_cost *calls;  /* [repeats] sparse */
 } bench_contender;
 
 extern const char bench_mc_sparse[];
 
-/* Later anchors that `repeats` sparse steps are timed with. */
-int bench_arena_anchors(int repeats);
 mcsa_status bench_arena_open(bench_arena *arena, const bench_plan *plan, mcsa_error *error);
 void bench_arena_close(bench_arena *arena);
 
-/* *wrong gets whether sampled rows of dense attention are. */
-mcsa_status bench_arena_judge(bench_arena *arena, int *wrong, mcsa_error *error);
+/* *used: share of its bound that the worst sampled row of dense attention uses. */
+mcsa_status bench_arena_judge(bench_arena *arena, double *used, mcsa_error *error);
 
 /* Seconds of one dense call. */
 mcsa_status bench_arena_dense(bench_arena *arena, double *seconds, mcsa_error *error);
@@ -61,14 +59,15 @@ mcsa_status bench_arena_dense(bench_arena *arena, double *seconds, mcsa_error *e
 mcsa_status bench_contender_open(bench_contender *c, bench_arena *arena, float density, mcsa_error *error);
 void bench_contender_close(bench_contender *c);
 
-/* The first anchor and a sparse step: c->wrong unless the sampled rows of both are right, c->missing unless the
- * density executed is the one asked within half a point. */
+/* The first anchor and a sparse step: c->used of the sampled rows of both; c->missing unless the density executed is
+ * the one asked within half a point. */
 mcsa_status bench_contender_judge(bench_contender *c, bench_arena *arena, float density, mcsa_error *error);
 
-/* All steps before those that are timed in turn: c->watch, first and later. */
+/* A dense step, c->watch, and the first anchor with a sparse step once more. */
 mcsa_status bench_contender_warm_up(bench_contender *c, bench_arena *arena, mcsa_error *error);
 
-/* The sparse step of round r: c->calls[r]. */
-mcsa_status bench_contender_round(bench_contender *c, bench_arena *arena, int r, mcsa_error *error);
+/* Round r, at whose beginning dense attention took `dense` seconds: c->calls[r], and in some rounds the next of
+ * c->anchor. */
+mcsa_status bench_contender_round(bench_contender *c, bench_arena *arena, int r, double dense, mcsa_error *error);
 
 #endif

@@ -7,7 +7,8 @@
  * most even one.
  *
  * A run of 40 steps is the sum of medians: dense steps with what the method watches there, the first anchor of the
- * schedule, later ones where the method makes use of them, and sparse calls for the rest. */
+ * schedule, later ones where the method makes use of them, and sparse calls for the rest.  The anchor is what one costs
+ * beyond dense attention: learning, and the sparse call whose difference is the residual. */
 #include "contender.h"
 
 #include "core/schedule.h"
@@ -21,7 +22,6 @@ enum { RUN_STEPS = 40, CONTENDERS = 32 };
 enum {
     DENSE_MS,
     WATCH_MS,
-    FIRST_MS,
     ANCHOR_MS,
     CHOOSE_MS,
     ATTEND_MS,
@@ -31,17 +31,25 @@ enum {
     EXECUTED,
     TAIL,
     TIMES_S,
-    RUN
+    RUN,
+    USED
 };
 
 static const bench_column columns[] = {
-    [DENSE_MS] = { "dense_ms", NULL, 0 },        [WATCH_MS] = { "dense_step_choose_ms", NULL, 0 },
-    [FIRST_MS] = { "first_anchor_ms", NULL, 0 }, [ANCHOR_MS] = { "anchor_ms", NULL, 0 },
-    [CHOOSE_MS] = { "choose_ms", NULL, 0 },      [ATTEND_MS] = { "attend_ms", NULL, 0 },
-    [ANCHOR] = { "anchor_share", "anchor", 1 },  [CHOOSE] = { "choose_share", "choose", 1 },
-    [ATTEND] = { "attend_share", "attend", 1 },  [EXECUTED] = { "density_executed", "executed", 1 },
-    [TAIL] = { "density_tail", "tail", 1 },      [TIMES_S] = { "times_s", "x s", 0 },
-    [RUN] = { "run_40_share", "40 steps", 1 },   { 0 },
+    [DENSE_MS] = { "dense_ms", NULL, 0 },
+    [WATCH_MS] = { "dense_step_choose_ms", NULL, 0 },
+    [ANCHOR_MS] = { "anchor_ms", NULL, 0 },
+    [CHOOSE_MS] = { "choose_ms", NULL, 0 },
+    [ATTEND_MS] = { "attend_ms", NULL, 0 },
+    [ANCHOR] = { "anchor_share", "anchor", 1 },
+    [CHOOSE] = { "choose_share", "choose", 1 },
+    [ATTEND] = { "attend_share", "attend", 1 },
+    [EXECUTED] = { "density_executed", "executed", 1 },
+    [TAIL] = { "density_tail", "tail", 1 },
+    [TIMES_S] = { "times_s", "x s", 0 },
+    [RUN] = { "run_40_share", "40 steps", 1 },
+    [USED] = { "bound_used", NULL, 0 },
+    [USED + 1] = { 0 },
 };
 
 /* A row of a contender: the schedule that its run is counted for. */
@@ -64,14 +72,15 @@ typedef struct field {
     bench_arena arena;
     bench_contender contenders[CONTENDERS];
     int count;
-    double *dense;         /* [repeats] */
-    double *room;          /* [repeats or anchors], for medians */
-    int base, dense_wrong; /* of the row of dense attention at this density */
+    double *dense; /* [repeats] */
+    double *room;  /* [repeats], for medians */
+    int base;      /* the row of dense attention at this density */
+    double used;   /* share of its bound that dense attention uses */
 } field;
 
 /* Seconds beyond those of dense attention, and the sparse call's. */
 typedef struct medians {
-    double dense, watch, first, later, choose, attend;
+    double dense, watch, anchor, choose, attend;
 } medians;
 
 static int named_in(const char *list, const char *name)
@@ -116,7 +125,7 @@ static void enter(field *f, const char *list)
 
 static int takes_part(const bench_contender *c)
 {
-    return !c->wrong && !c->missing[0];
+    return c->used <= 1 && !c->missing[0];
 }
 
 static mcsa_status prepare(bench_contender *c, bench_arena *arena, float density, mcsa_error *error)
@@ -134,7 +143,8 @@ static mcsa_status time_all(field *f, mcsa_error *error)
     for (int r = 0; r < f->arena.plan->repeats; r++) {
         TRY(bench_arena_dense(&f->arena, &f->dense[r], error));
         for (int i = 0; i < f->count; i++)
-            if (takes_part(&f->contenders[i])) TRY(bench_contender_round(&f->contenders[i], &f->arena, r, error));
+            if (takes_part(&f->contenders[i]))
+                TRY(bench_contender_round(&f->contenders[i], &f->arena, r, f->dense[r], error));
     }
     return MCSA_OK;
 }
@@ -146,22 +156,17 @@ static double median(double *seconds, int count)
     return one.median_s;
 }
 
-/* Of an anchor: MC-Sparse does not tell what is dense attention's. */
-static double beyond(const bench_contender *c, const bench_call_cost *cost, double dense)
-{
-    return c->ours ? cost->total - dense : cost->choose + cost->attend;
-}
-
-static medians measured(const field *f, const bench_contender *c, double dense)
+static medians measured(const field *f, const bench_contender *c)
 {
     const int repeats = f->arena.plan->repeats, anchors = f->arena.anchors;
-    medians m = { .dense = dense, .watch = c->watch.choose, .first = beyond(c, &c->first, dense) };
-    m.later = m.first;
-    for (int i = 0; i < anchors; i++) f->room[i] = beyond(c, &c->later[i], dense);
-    if (c->anchors) m.later = median(f->room, anchors);
+    medians m = { .watch = c->watch.choose };
+    memcpy(f->room, f->dense, sizeof *f->room * (size_t)repeats);
+    m.dense = median(f->room, repeats);
+    for (int i = 0; i < anchors; i++) f->room[i] = c->anchor[i].choose + c->anchor[i].attend;
+    m.anchor = median(f->room, anchors);
     for (int r = 0; r < repeats; r++) f->room[r] = c->calls[r].choose;
     m.choose = median(f->room, repeats);
-    for (int r = 0; r < repeats; r++) f->room[r] = c->calls[r].total + c->calls[r].attend;
+    for (int r = 0; r < repeats; r++) f->room[r] = c->calls[r].attend;
     m.attend = median(f->room, repeats);
     return m;
 }
@@ -172,15 +177,13 @@ static double run_share(const bench_contender *c, const medians *m, const char *
     mcsa_action actions[RUN_STEPS];
     mcsa_schedule_fill(schedule, RUN_STEPS, actions, NULL, 0);
     double total = 0;
-    for (int step = 0, anchored = 0, sparse = 0; step < RUN_STEPS; step++) {
-        const int anchor = actions[step] == MCSA_ANCHOR && (c->anchors || !sparse);
+    for (int step = 0, sparse = 0; step < RUN_STEPS; step++) {
         if (actions[step] == MCSA_DENSE)
             total += m->dense + m->watch;
-        else if (anchor)
-            total += m->dense + (anchored ? m->later : m->first);
+        else if (actions[step] == MCSA_ANCHOR && (c->anchors || !sparse))
+            total += m->dense + m->anchor;
         else
             total += m->choose + m->attend;
-        anchored |= anchor;
         sparse |= actions[step] == MCSA_REUSE;
     }
     return total / (RUN_STEPS * m->dense);
@@ -189,23 +192,22 @@ static double run_share(const bench_contender *c, const medians *m, const char *
 static void fill_row(const field *f, const bench_contender *c, const char *schedule, bench_case *row)
 {
     const int repeats = f->arena.plan->repeats;
-    for (int r = 0; r < repeats; r++) f->room[r] = f->dense[r];
-    const medians m = measured(f, c, median(f->room, repeats));
-    for (int r = 0; r < repeats; r++) f->room[r] = c->calls[r].total + c->calls[r].choose + c->calls[r].attend;
+    const medians m = measured(f, c);
+    for (int r = 0; r < repeats; r++) f->room[r] = c->calls[r].choose + c->calls[r].attend;
     bench_summarise(row, f->room, repeats);
     row->density = c->executed;
     row->values[DENSE_MS] = 1e3 * m.dense;
     row->values[WATCH_MS] = 1e3 * m.watch;
-    row->values[FIRST_MS] = 1e3 * m.first;
-    row->values[ANCHOR_MS] = 1e3 * m.later;
+    row->values[ANCHOR_MS] = 1e3 * m.anchor;
     row->values[CHOOSE_MS] = 1e3 * m.choose;
     row->values[ATTEND_MS] = 1e3 * m.attend;
-    row->values[ANCHOR] = m.later / m.dense;
+    row->values[ANCHOR] = m.anchor / m.dense;
     row->values[CHOOSE] = m.choose / m.dense;
     row->values[ATTEND] = m.attend / m.dense;
     row->values[EXECUTED] = c->executed;
     row->values[TAIL] = c->tail;
     row->values[TIMES_S] = m.dense * c->executed / (m.choose + m.attend);
+    row->values[USED] = c->used;
     row->values[RUN] = run_share(c, &m, schedule);
 }
 
@@ -215,9 +217,9 @@ static void add_row(const field *f, const bench_contender *c, const run_row *as,
     snprintf(label, sizeof label, "%.2f %s%s", (double)density, c->name, as->label);
     bench_case *row = bench_add(table, label);
     row->base = f->base;
-    row->wrong = c->wrong;
+    row->wrong = !(c->used <= 1 && f->used <= 1); /* its time is compared with dense attention's */
     memcpy(row->missing, c->missing, sizeof row->missing);
-    if (takes_part(c) && !f->dense_wrong) fill_row(f, c, as->schedule, row);
+    if (takes_part(c) && !row->wrong) fill_row(f, c, as->schedule, row);
 }
 
 static void add_rows(const field *f, float density, bench_table *table)
@@ -240,8 +242,9 @@ static void add_dense(field *f, float density, bench_table *table)
     bench_case *row = bench_add(table, label);
     row->base = f->base;
     row->operations = bench_dense_operations(&f->arena.plan->shape);
-    row->wrong = f->dense_wrong;
+    row->wrong = !(f->used <= 1);
     for (int i = 0; i < BENCH_COLUMNS; i++) row->values[i] = NAN;
+    row->values[USED] = f->used;
     memcpy(f->room, f->dense, sizeof *f->room * (size_t)repeats);
     if (!row->wrong) bench_summarise(row, f->room, repeats);
 }
@@ -268,7 +271,7 @@ mcsa_status bench_methods(const bench_plan *plan, bench_table *table, mcsa_error
     if (!f) return mcsa_fail(error, MCSA_ENOMEM, "no memory for %d methods", CONTENDERS);
     mcsa_status status = bench_arena_open(&f->arena, plan, error);
     if (status != MCSA_OK) goto done;
-    const size_t times = (size_t)(plan->repeats + f->arena.anchors);
+    const size_t times = (size_t)plan->repeats;
     f->dense = malloc(2 * sizeof *f->dense * times);
     if (!f->dense) {
         status = mcsa_fail(error, MCSA_ENOMEM, "no memory for %zu times", times);
@@ -276,7 +279,7 @@ mcsa_status bench_methods(const bench_plan *plan, bench_table *table, mcsa_error
     }
     f->room = f->dense + times;
     table->columns = columns;
-    status = bench_arena_judge(&f->arena, &f->dense_wrong, error);
+    status = bench_arena_judge(&f->arena, &f->used, error);
     for (int i = 0; status == MCSA_OK && i < plan->density_count; i++)
         status = compete(f, plan->methods, plan->densities[i], table, error);
 close:
