@@ -28,7 +28,7 @@ typedef struct bench_call_cost {
 } bench_call_cost;
 
 typedef struct bench_contender {
-    const char *name; /* of rival_methods, or bench_mc_sparse */
+    const char *name; /* of rival_methods, or bench_mc_sparse itself */
     int branches;     /* of which the second follows the first: MC-Sparse alone has more than one here */
     rival_run *rival;
     mcsa_run *ours;          /* instead */
