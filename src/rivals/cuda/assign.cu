@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(PRODUCT_THREADS, 2) assign_kernel(const
         assign_centres<T, D>(b, half_square, job, first);
         __syncthreads();
         product_clear(&c);
-        product_add(&c, a, b, D, PRODUCT_B);
+        product_add(&c, a, b, D);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const float half = half_square[product_column(j)];

@@ -1,18 +1,29 @@
-/* attend.c - exact attention over kept parts: the host counts keys and makes tiles, the GPU expands lists and attends.
+/* attend.c - exact attention over kept parts: the GPU counts keys, the host deals tiles, the GPU lists keys and
+ * attends.
  */
 #include "state.h"
 #include "tiles.h"
 
 #include <stdlib.h>
 
-typedef struct attend_plan {
-    int32_t *keys;  /* [H, Q] how many a part of the queries attends to */
-    int64_t *list;  /* [H, Q] where their list begins */
-    int64_t listed; /* of all lists */
+/* One call: its map on the GPU, and what the host made of the counts. */
+typedef struct attend_call {
+    const rival_partition *queries, *keys;
+    const rival_map *map;
+    rival_expand_job expand;
+    const int32_t *order; /* of the queries, on the GPU */
+    int32_t *counts;      /* [H, Q] keys of a part of the queries */
+    int64_t *list;        /* [H, Q] where its list begins */
+    int64_t listed;       /* keys of all lists */
     rival_tiles tiles;
-} attend_plan;
+} attend_call;
 
-/* Whether each part of the keys is one row: kept keys are kept bits then. */
+static size_t map_rows(const attend_call *call)
+{
+    return (size_t)call->map->H * (size_t)call->map->Q;
+}
+
+/* Whether each part of the keys is one row. */
 static int single_rows(const rival_partition *keys)
 {
     for (int64_t i = 0; i < (int64_t)keys->H * (keys->P + 1); i++)
@@ -20,106 +31,92 @@ static int single_rows(const rival_partition *keys)
     return 1;
 }
 
-static int32_t kept_keys(const rival_map *map, const rival_partition *keys, int single, int h, int q)
-{
-    const uint64_t *row = rival_map_row(map, h, q);
-    int32_t count = 0;
-    for (int64_t w = 0; w < map->words; w++) {
-        if (single)
-            count += __builtin_popcountll(row[w]);
-        else
-            for (uint64_t left = row[w]; left; left &= left - 1)
-                count += rival_part_size(keys, h, (int)(w * 64) + __builtin_ctzll(left));
-    }
-    return count;
-}
-
-static void plan_lists(attend_plan *plan, const rival_partition *keys, const rival_map *map, int threads)
-{
-    const int64_t rows = (int64_t)map->H * map->Q;
-    const int single = single_rows(keys);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t r = 0; r < rows; r++)
-        plan->keys[r] = kept_keys(map, keys, single, (int)(r / map->Q), (int)(r % map->Q));
-    for (int64_t r = 0; r < rows; r++) {
-        plan->list[r] = plan->listed;
-        plan->listed += plan->keys[r];
-    }
-    for (int t = 0; t < plan->tiles.count; t++) {
-        rival_tile *tile = &plan->tiles.tile[t];
-        const int64_t r = (int64_t)tile->head * map->Q + tile->part;
-        tile->count = plan->keys[r];
-        tile->list = plan->list[r];
-    }
-}
-
-static void plan_free(attend_plan *plan)
-{
-    free(plan->keys);
-    free(plan->list);
-    rival_tiles_free(&plan->tiles);
-}
-
-static mcsa_status plan_make(attend_plan *plan, const rival_cuda *cuda, const rival_partition *queries,
-                             const rival_partition *keys, const rival_map *map, mcsa_error *error)
-{
-    const size_t rows = (size_t)map->H * (size_t)map->Q;
-    plan->keys = malloc(sizeof *plan->keys * rows);
-    plan->list = malloc(sizeof *plan->list * rows);
-    if (!plan->keys || !plan->list) return mcsa_fail(error, MCSA_ENOMEM, "no memory for %zu lists of keys", rows);
-    TRY(rival_tiles_make(&plan->tiles, queries, error));
-    plan_lists(plan, keys, map, cuda->threads);
-    return rival_tiles_deal(&plan->tiles, cuda->processors, error);
-}
-
 /* Arrays of a call by place. */
-enum { QUERY_ORDER, KEY_ORDER, KEY_FIRST, KEPT, LIST, TILES, DEAL, LISTS, ARRAYS };
+enum { QUERY_ORDER, KEY_ORDER, KEY_FIRST, KEPT, COUNTS, MAP_ARRAYS };
+enum { LIST, TILES, DEAL, LISTS, TILE_ARRAYS };
 
-static mcsa_status attend_plan_on(rival_cuda *cuda, const mcsa_qkv *x, const attend_plan *plan,
-                                  const rival_partition *queries, const rival_partition *keys, const rival_map *map,
-                                  float *lse, mcsa_error *error)
+static mcsa_status count_keys(rival_cuda *cuda, attend_call *call, mcsa_error *error)
 {
-    const size_t rows = (size_t)map->H * (size_t)map->Q;
-    const rival_tiles *tiles = &plan->tiles;
-    rival_clear_job clear = { .count = tiles->count - tiles->busy, .lse = lse };
-    rival_array a[ARRAYS] = { [QUERY_ORDER] = ORDER_OF(queries),
-                              [KEY_ORDER] = ORDER_OF(keys),
-                              [KEY_FIRST] = FIRST_OF(keys),
-                              [KEPT] = { map->kept, sizeof *map->kept * rows * (size_t)map->words, NULL },
-                              [LIST] = { plan->list, sizeof *plan->list * rows, NULL },
-                              [TILES] = { tiles->tile, sizeof *tiles->tile * (size_t)tiles->count, NULL },
-                              [DEAL] = { tiles->deal, sizeof *tiles->deal * (size_t)(tiles->blocks + 1), NULL },
-                              [LISTS] = ROOM(sizeof(int32_t) * (size_t)plan->listed) };
+    const rival_map *map = call->map;
+    rival_array a[MAP_ARRAYS] = { [QUERY_ORDER] = rival_order_of(call->queries),
+                                  [KEY_ORDER] = rival_order_of(call->keys),
+                                  [KEY_FIRST] = rival_first_of(call->keys),
+                                  [KEPT] = rival_up(map->kept, sizeof *map->kept * map_rows(call) * (size_t)map->words),
+                                  [COUNTS] = rival_space(sizeof *call->counts * map_rows(call)) };
+    TRY(rival_cuda_lay(cuda, ROOM_FIRST, a, MAP_ARRAYS, error));
+    call->order = a[QUERY_ORDER].device;
+    call->expand = (rival_expand_job){ .keys = rival_cuda_parts(call->keys, &a[KEY_ORDER], &a[KEY_FIRST]),
+                                       .single = single_rows(call->keys),
+                                       .kept = a[KEPT].device,
+                                       .words = map->words,
+                                       .Q = map->Q,
+                                       .counts = a[COUNTS].device };
+    return rival_cuda_fetch(cuda, "counting kept keys", rival_launch_count(&call->expand, cuda->stream), &a[COUNTS],
+                            call->counts, error);
+}
+
+static mcsa_status deal_tiles(const rival_cuda *cuda, attend_call *call, mcsa_error *error)
+{
+    TRY(rival_tiles_make(&call->tiles, call->queries, error));
+    for (size_t r = 0; r < map_rows(call); r++) {
+        call->list[r] = call->listed;
+        call->listed += call->counts[r];
+    }
+    for (int t = 0; t < call->tiles.count; t++) {
+        rival_tile *tile = &call->tiles.tile[t];
+        const int64_t r = (int64_t)tile->head * call->map->Q + tile->part;
+        tile->count = call->counts[r];
+        tile->list = call->list[r];
+    }
+    return rival_tiles_deal(&call->tiles, cuda->processors, error);
+}
+
+static mcsa_status attend_tiles(rival_cuda *cuda, const mcsa_qkv *x, attend_call *call, float *lse, mcsa_error *error)
+{
+    const rival_tiles *tiles = &call->tiles;
+    rival_clear_job clear = { .count = tiles->count - tiles->busy, .order = call->order, .lse = lse };
+    rival_array a[TILE_ARRAYS] = { [LIST] = rival_up(call->list, sizeof *call->list * map_rows(call)),
+                                   [TILES] = rival_up(tiles->tile, sizeof *tiles->tile * (size_t)tiles->count),
+                                   [DEAL] = rival_up(tiles->deal, sizeof *tiles->deal * (size_t)(tiles->blocks + 1)),
+                                   [LISTS] = rival_space(sizeof(int32_t) * (size_t)call->listed) };
     TRY(rival_cuda_rows_of(&clear.out, x->out, "out", error));
-    TRY(rival_cuda_lay(cuda, a, ARRAYS, error));
-    const rival_expand_job expand = { .keys = rival_cuda_parts(keys, &a[KEY_ORDER], &a[KEY_FIRST]),
-                                      .kept = a[KEPT].device,
-                                      .words = map->words,
-                                      .Q = map->Q,
-                                      .list = a[LIST].device,
-                                      .lists = a[LISTS].device };
+    TRY(rival_cuda_lay(cuda, ROOM_SECOND, a, TILE_ARRAYS, error));
+    call->expand.list = a[LIST].device;
+    call->expand.lists = a[LISTS].device;
+    clear.tiles = (const rival_tile *)a[TILES].device + tiles->busy;
     const rival_attend_job attend = { .tiles = a[TILES].device,
                                       .deal = a[DEAL].device,
                                       .blocks = tiles->blocks,
-                                      .order = a[QUERY_ORDER].device,
+                                      .order = call->order,
                                       .lists = a[LISTS].device,
                                       .lse = lse };
-    clear.order = a[QUERY_ORDER].device;
-    clear.tiles = (const rival_tile *)a[TILES].device + tiles->busy;
     cudaError_t launched = cudaSuccess;
-    if (tiles->busy) launched = rival_launch_expand(&expand, cuda->stream);
+    if (tiles->busy) launched = rival_launch_expand(&call->expand, cuda->stream);
     if (tiles->busy && launched == cudaSuccess) launched = rival_launch_attend(x, &attend, cuda->stream);
     if (clear.count && launched == cudaSuccess) launched = rival_launch_clear(&clear, cuda->stream);
     return rival_cuda_finish(cuda, "attention over kept parts", launched, error);
 }
 
+static mcsa_status attend_call_run(rival_cuda *cuda, const mcsa_qkv *x, attend_call *call, float *lse,
+                                   mcsa_error *error)
+{
+    const size_t rows = map_rows(call);
+    call->counts = malloc(sizeof *call->counts * rows);
+    call->list = malloc(sizeof *call->list * rows);
+    if (!call->counts || !call->list) return mcsa_fail(error, MCSA_ENOMEM, "no memory for %zu lists of keys", rows);
+    TRY(count_keys(cuda, call, error));
+    TRY(deal_tiles(cuda, call, error));
+    return attend_tiles(cuda, x, call, lse, error);
+}
+
 mcsa_status rival_cuda_attend(void *state, const mcsa_qkv *x, const rival_partition *queries,
                               const rival_partition *keys, const rival_map *map, float *lse, mcsa_error *error)
 {
-    attend_plan plan = { 0 };
+    attend_call call = { .queries = queries, .keys = keys, .map = map };
     TRY(rival_cuda_check_call(x, error));
-    mcsa_status status = plan_make(&plan, state, queries, keys, map, error);
-    if (status == MCSA_OK) status = attend_plan_on(state, x, &plan, queries, keys, map, lse, error);
-    plan_free(&plan);
+    mcsa_status status = attend_call_run(state, x, &call, lse, error);
+    free(call.counts);
+    free(call.list);
+    rival_tiles_free(&call.tiles);
     return status;
 }

@@ -25,7 +25,7 @@ static __global__ void __launch_bounds__(PRODUCT_THREADS, 2) diagonal_scores(con
             return n < job.k.N ? row_of<T>(job.k, head, n) : (const T *)NULL;
         });
         __syncthreads();
-        product_add(&c, a, b, D, PRODUCT_B);
+        product_add(&c, a, b, D);
         __syncthreads();
     }
 #pragma unroll

@@ -70,7 +70,7 @@ template <int D> static __global__ void __launch_bounds__(PRODUCT_THREADS, 2) er
     });
     __syncthreads();
     product_clear(&c);
-    product_add(&c, a, b, D, PRODUCT_B);
+    product_add(&c, a, b, D);
     float *out = job.centre + (int64_t)blockIdx.z * job.Q * P;
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -96,7 +96,7 @@ static __global__ void __launch_bounds__(PRODUCT_THREADS, 2) error_kernel(const 
     });
     __syncthreads();
     product_clear(&c);
-    product_add(&c, a, b, D, PRODUCT_B);
+    product_add(&c, a, b, D);
     const float *centre = job.centre + (int64_t)blockIdx.z * job.Q * P;
     float *out = job.out + (int64_t)blockIdx.z * job.Q * N;
 #pragma unroll

@@ -111,15 +111,19 @@ typedef struct rival_tile {
     int64_t list;    /* where its keys begin */
 } rival_tile;
 
-/* The rows of all kept parts of every part of the queries: lists + list[h Q + q] ... */
+/* Kept keys of every part of the queries: counts [H, Q] how many, then the rows of its kept parts in order,
+ * lists + list[h Q + q] ...  single: each part of the keys is one row. */
 typedef struct rival_expand_job {
     rival_parts keys;
+    int single;
     const uint64_t *kept; /* [H, Q, words] */
     int64_t words;
     int Q;
+    int32_t *counts;
     const int64_t *list; /* [H, Q] */
     int32_t *lists;
 } rival_expand_job;
+cudaError_t rival_launch_count(const rival_expand_job *job, cudaStream_t stream);
 cudaError_t rival_launch_expand(const rival_expand_job *job, cudaStream_t stream);
 
 typedef struct rival_attend_job {

@@ -1,5 +1,5 @@
-/* product.cuh - A B^T of 128 x 64 elements in FP32 from shared memory: the inner loop of assign, diagonal, error and
- * tail.
+/* product.cuh - A B^T of 128 x 64 elements in FP32 from shared memory: the inner loop of assign, diagonal and
+ * error.
  *
  * 256 threads; thread t has rows 8 (t / 16) + i and columns 4 (t mod 16) + j.  Operands lie with the depth outermost,
  * [depth][128 + 4] and [depth][64 + 4], so that a step reads 8 and 4 neighbours; the 4 that are not used keep the
@@ -40,13 +40,12 @@ static __device__ __forceinline__ int product_column(int j)
 }
 
 /* c += a b^T over `depth` steps, in ascending order. */
-static __device__ __forceinline__ void product_add(product_sums *c, const float *a, const float *b, int depth,
-                                                   int b_pitch)
+static __device__ __forceinline__ void product_add(product_sums *c, const float *a, const float *b, int depth)
 {
     a += product_row(0);
     b += product_column(0);
 #pragma unroll 4
-    for (int k = 0; k < depth; k++, a += PRODUCT_A, b += b_pitch) {
+    for (int k = 0; k < depth; k++, a += PRODUCT_A, b += PRODUCT_B) {
         const float4 low = *(const float4 *)a, high = *(const float4 *)(a + 4), right = *(const float4 *)b;
         const float x[8] = { low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w };
         const float y[4] = { right.x, right.y, right.z, right.w };
@@ -86,21 +85,6 @@ static __device__ __forceinline__ void product_load_floats(float *to, Source sou
         to[(chunk + 2) * PITCH + row] = value.z;
         to[(chunk + 3) * PITCH + row] = value.w;
     }
-}
-
-/* Over the 16 threads that share rows, in a fixed order. */
-static __device__ __forceinline__ float product_row_sum(float x)
-{
-#pragma unroll
-    for (int far = 8; far > 0; far /= 2) x += __shfl_xor_sync(0xffffffffu, x, far);
-    return x;
-}
-
-static __device__ __forceinline__ float product_row_max(float x)
-{
-#pragma unroll
-    for (int far = 8; far > 0; far /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, far));
-    return x;
 }
 
 /* Dynamic shared memory of more than 48 KiB has to be asked for. */

@@ -7,9 +7,9 @@ mcsa_status rival_cuda_read_rows(void *state, const mcsa_tensor *x, const int32_
     rival_cuda *cuda = state;
     rival_rows from;
     TRY(rival_cuda_rows_of(&from, x, "x", error));
-    rival_array a[] = { { index, sizeof *index * (size_t)count, NULL },
-                        ROOM(sizeof *rows * (size_t)from.H * (size_t)count * (size_t)from.D) };
-    TRY(rival_cuda_lay(cuda, a, 2, error));
+    rival_array a[] = { rival_up(index, sizeof *index * (size_t)count),
+                        rival_space(sizeof *rows * (size_t)from.H * (size_t)count * (size_t)from.D) };
+    TRY(rival_cuda_lay(cuda, ROOM_FIRST, a, 2, error));
     cudaError_t launched = rival_launch_read_rows(&from, a[0].device, count, a[1].device, cuda->stream);
     return rival_cuda_fetch(cuda, "reading rows", launched, &a[1], rows, error);
 }

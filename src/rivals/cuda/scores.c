@@ -82,18 +82,19 @@ static mcsa_status mass_on(rival_cuda *cuda, const mcsa_qkv *x, const mass_tiles
     const int64_t pitch = ((int64_t)x->dims.M + 127) / 128 * 128;
     const size_t rows = (size_t)H * (size_t)padded, each = sizeof(float) * (size_t)m->tiles * (size_t)pitch;
     const int at_once = heads_at_once(H, each);
-    rival_array a[MASS_ARRAYS] = { [KEY_ORDER] = ORDER_OF(keys),
-                                   [KEY_FIRST] = FIRST_OF(keys),
-                                   [ROWS] = { m->order, sizeof *m->order * rows, NULL },
-                                   [LINES] = { m->line, sizeof *m->line * (size_t)H * (size_t)(Q + 1), NULL },
-                                   [PACKED] = ROOM(sizeof(uint16_t) * rows * (size_t)D),
-                                   [PACKED_LSE] = ROOM(sizeof(float) * rows),
-                                   [PACKED_ORDER] = ROOM(sizeof(int32_t) * rows),
-                                   [TOKENS] = ROOM(each * (size_t)at_once),
-                                   [PARTS] = ROOM(sizeof *mass * (size_t)at_once * (size_t)Q * (size_t)keys->P) };
+    rival_array a[MASS_ARRAYS] = { [KEY_ORDER] = rival_order_of(keys),
+                                   [KEY_FIRST] = rival_first_of(keys),
+                                   [ROWS] = rival_up(m->order, sizeof *m->order * rows),
+                                   [LINES] = rival_up(m->line, sizeof *m->line * (size_t)H * (size_t)(Q + 1)),
+                                   [PACKED] = rival_space(sizeof(uint16_t) * rows * (size_t)D),
+                                   [PACKED_LSE] = rival_space(sizeof(float) * rows),
+                                   [PACKED_ORDER] = rival_space(sizeof(int32_t) * rows),
+                                   [TOKENS] = rival_space(each * (size_t)at_once),
+                                   [PARTS] =
+                                       rival_space(sizeof *mass * (size_t)at_once * (size_t)Q * (size_t)keys->P) };
     rival_pack_job pack = { .lse = lse, .padded = padded };
     TRY(rival_cuda_rows_of(&pack.q, x->q, "q", error));
-    TRY(rival_cuda_lay(cuda, a, MASS_ARRAYS, error));
+    TRY(rival_cuda_lay(cuda, ROOM_FIRST, a, MASS_ARRAYS, error));
     pack.order = a[ROWS].device;
     pack.packed = a[PACKED].device;
     pack.packed_lse = a[PACKED_LSE].device;
@@ -145,16 +146,16 @@ mcsa_status rival_cuda_error(void *state, const mcsa_qkv *x, int Q, const float 
     const int H = job.k.H, at_once = heads_at_once(H, sizeof(float) * (size_t)Q * (size_t)job.k.N);
     const size_t D = (size_t)job.k.D, heads = (size_t)at_once, pairs = (size_t)Q * (size_t)keys->P;
     const size_t means = sizeof *key * (size_t)H * (size_t)keys->P * D;
-    rival_array a[ERROR_ARRAYS] = { [E_ORDER] = ORDER_OF(keys),
-                                    [E_FIRST] = FIRST_OF(keys),
-                                    [E_QUERY] = { query, sizeof *query * (size_t)H * (size_t)Q * D, NULL },
-                                    [E_KEY] = { key, means, NULL },
-                                    [E_VALUE] = { value, means, NULL },
-                                    [E_PLACES] = ROOM(sizeof *job.places * heads * (size_t)job.k.N),
-                                    [E_CENTRE] = ROOM(sizeof *job.centre * heads * pairs),
-                                    [E_TOKENS] = ROOM(sizeof *job.out * heads * (size_t)Q * (size_t)job.k.N),
-                                    [E_PARTS] = ROOM(sizeof *out * heads * pairs) };
-    TRY(rival_cuda_lay(cuda, a, ERROR_ARRAYS, error));
+    rival_array a[ERROR_ARRAYS] = { [E_ORDER] = rival_order_of(keys),
+                                    [E_FIRST] = rival_first_of(keys),
+                                    [E_QUERY] = rival_up(query, sizeof *query * (size_t)H * (size_t)Q * D),
+                                    [E_KEY] = rival_up(key, means),
+                                    [E_VALUE] = rival_up(value, means),
+                                    [E_PLACES] = rival_space(sizeof *job.places * heads * (size_t)job.k.N),
+                                    [E_CENTRE] = rival_space(sizeof *job.centre * heads * pairs),
+                                    [E_TOKENS] = rival_space(sizeof *job.out * heads * (size_t)Q * (size_t)job.k.N),
+                                    [E_PARTS] = rival_space(sizeof *out * heads * pairs) };
+    TRY(rival_cuda_lay(cuda, ROOM_FIRST, a, ERROR_ARRAYS, error));
     job.keys = rival_cuda_parts(keys, &a[E_ORDER], &a[E_FIRST]);
     job.query = a[E_QUERY].device;
     job.key = a[E_KEY].device;
@@ -185,9 +186,9 @@ mcsa_status rival_cuda_diagonal(void *state, const mcsa_qkv *x, int stride, int 
     job.strided = (job.q.N + stride - 1) / stride;
     job.blocks = (job.q.N + size - 1) / size;
     const size_t strided = (size_t)job.strided, blocks = (size_t)job.blocks;
-    rival_array a[] = { ROOM(sizeof(float) * strided * strided), ROOM(sizeof(float) * strided * blocks),
-                        ROOM(sizeof(float) * (size_t)job.q.H * blocks * blocks) };
-    TRY(rival_cuda_lay(cuda, a, 3, error));
+    rival_array a[] = { rival_space(sizeof(float) * strided * strided), rival_space(sizeof(float) * strided * blocks),
+                        rival_space(sizeof(float) * (size_t)job.q.H * blocks * blocks) };
+    TRY(rival_cuda_lay(cuda, ROOM_FIRST, a, 3, error));
     job.scores = a[0].device;
     job.lines = a[1].device;
     job.block = a[2].device;

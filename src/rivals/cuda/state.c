@@ -23,26 +23,52 @@ mcsa_status rival_cuda_enter(rival_cuda *cuda, mcsa_error *error)
     return rival_cuda_judge(cuda, "choosing the GPU", cudaSetDevice(cuda->device), error);
 }
 
-static mcsa_status reserve_staging(rival_cuda *cuda, size_t bytes, mcsa_error *error)
+static mcsa_status reserve_landing(rival_cuda *cuda, size_t bytes, mcsa_error *error)
 {
-    if (bytes <= cuda->staging_bytes) return MCSA_OK;
-    cudaFreeHost(cuda->staging);
-    cuda->staging = NULL;
-    cuda->staging_bytes = 0;
-    TRY(rival_cuda_judge(cuda, "page-locking memory", cudaMallocHost(&cuda->staging, bytes), error));
-    cuda->staging_bytes = bytes;
+    if (bytes <= cuda->landing_bytes) return MCSA_OK;
+    cudaFreeHost(cuda->landing);
+    cuda->landing = NULL;
+    cuda->landing_bytes = 0;
+    TRY(rival_cuda_judge(cuda, "page-locking memory", cudaMallocHost(&cuda->landing, bytes), error));
+    cuda->landing_bytes = bytes;
     return MCSA_OK;
 }
 
-static mcsa_status reserve_scratch(rival_cuda *cuda, size_t bytes, mcsa_error *error)
+static mcsa_status reserve_results(rival_cuda *cuda, rival_room *room, size_t bytes, mcsa_error *error)
 {
-    if (bytes <= cuda->scratch_bytes) return MCSA_OK;
-    cudaFree(cuda->scratch);
-    cuda->scratch = NULL;
-    cuda->scratch_bytes = 0;
-    TRY(rival_cuda_judge(cuda, "allocating scratch", cudaMalloc(&cuda->scratch, bytes), error));
-    cuda->scratch_bytes = bytes;
+    if (bytes <= room->results_bytes) return MCSA_OK;
+    cudaFree(room->results);
+    room->results = NULL;
+    room->results_bytes = 0;
+    TRY(rival_cuda_judge(cuda, "allocating scratch", cudaMalloc(&room->results, bytes), error));
+    room->results_bytes = bytes;
     return MCSA_OK;
+}
+
+static void release_mirror(rival_mirror *mirror)
+{
+    cudaFreeHost(mirror->host);
+    cudaFree(mirror->device);
+    *mirror = (rival_mirror){ 0 };
+}
+
+static mcsa_status reserve_mirror(rival_cuda *cuda, rival_mirror *mirror, size_t bytes, mcsa_error *error)
+{
+    if (bytes <= mirror->bytes) return MCSA_OK;
+    release_mirror(mirror);
+    TRY(rival_cuda_judge(cuda, "page-locking memory", cudaMallocHost(&mirror->host, bytes), error));
+    TRY(rival_cuda_judge(cuda, "allocating memory", cudaMalloc(&mirror->device, bytes), error));
+    mirror->bytes = bytes;
+    return MCSA_OK;
+}
+
+void rival_cuda_release(rival_cuda *cuda)
+{
+    for (int i = 0; i < ROOMS; i++) {
+        release_mirror(&cuda->rooms[i].uploads);
+        cudaFree(cuda->rooms[i].results);
+    }
+    cudaFreeHost(cuda->landing);
 }
 
 /* Page-locked memory to or from the caller's: one core copies 10 GB/s, and masses of single tokens are many. */
@@ -57,26 +83,41 @@ static void copy(const rival_cuda *cuda, void *to, const void *from, size_t byte
     }
 }
 
-mcsa_status rival_cuda_lay(rival_cuda *cuda, rival_array *arrays, int count, mcsa_error *error)
+/* The array to its place in the mirror, unless it is there.  What pads it goes along, so that both sides stay equal. */
+static mcsa_status send(rival_cuda *cuda, rival_mirror *mirror, size_t at, const rival_array *array, mcsa_error *error)
 {
-    size_t up = 0, all;
-    for (int i = 0; i < count; i++) up += arrays[i].host ? aligned(arrays[i].bytes) : 0;
-    all = up;
-    for (int i = 0; i < count; i++) all += arrays[i].host ? 0 : aligned(arrays[i].bytes);
+    char *host = (char *)mirror->host + at;
+    if (at + array->bytes <= mirror->equal && memcmp(host, array->host, array->bytes) == 0) return MCSA_OK;
+    copy(cuda, host, array->host, array->bytes);
+    return rival_cuda_judge(cuda, "an upload",
+                            cudaMemcpyAsync((char *)mirror->device + at, host, aligned(array->bytes),
+                                            cudaMemcpyHostToDevice, cuda->stream),
+                            error);
+}
+
+mcsa_status rival_cuda_lay(rival_cuda *cuda, int number, rival_array *arrays, int count, mcsa_error *error)
+{
+    rival_room *room = &cuda->rooms[number];
+    rival_mirror *uploads = &room->uploads;
+    size_t up = 0, space = 0;
+    for (int i = 0; i < count; i++) *(arrays[i].host ? &up : &space) += aligned(arrays[i].bytes);
     TRY(rival_cuda_enter(cuda, error));
-    TRY(reserve_staging(cuda, up, error));
-    TRY(reserve_scratch(cuda, all, error));
-    size_t next_up = 0, next_room = up;
+    TRY(reserve_mirror(cuda, uploads, up, error));
+    TRY(reserve_results(cuda, room, space, error));
+    const size_t equal = uploads->equal;
+    size_t next_up = 0, next_space = 0;
     for (int i = 0; i < count; i++) {
-        size_t *next = arrays[i].host ? &next_up : &next_room;
-        arrays[i].device = (char *)cuda->scratch + *next;
-        if (arrays[i].host) copy(cuda, (char *)cuda->staging + *next, arrays[i].host, arrays[i].bytes);
+        size_t *next = arrays[i].host ? &next_up : &next_space;
+        arrays[i].device = (char *)(arrays[i].host ? uploads->device : room->results) + *next;
+        if (arrays[i].host) {
+            mcsa_status sent = send(cuda, uploads, *next, &arrays[i], error);
+            uploads->equal = sent == MCSA_OK ? equal : 0;
+            TRY(sent);
+        }
         *next += aligned(arrays[i].bytes);
     }
-    if (up == 0) return MCSA_OK;
-    return rival_cuda_judge(cuda, "an upload",
-                            cudaMemcpyAsync(cuda->scratch, cuda->staging, up, cudaMemcpyHostToDevice, cuda->stream),
-                            error);
+    uploads->equal = equal > up ? equal : up;
+    return MCSA_OK;
 }
 
 mcsa_status rival_cuda_finish(rival_cuda *cuda, const char *what, cudaError_t launched, mcsa_error *error)
@@ -88,12 +129,11 @@ mcsa_status rival_cuda_finish(rival_cuda *cuda, const char *what, cudaError_t la
 mcsa_status rival_cuda_fetch(rival_cuda *cuda, const char *what, cudaError_t launched, const rival_array *from,
                              void *to, mcsa_error *error)
 {
-    if (launched != cudaSuccess || from->bytes > cuda->staging_bytes)
-        TRY(rival_cuda_finish(cuda, what, launched, error));
-    TRY(reserve_staging(cuda, from->bytes, error));
-    launched = cudaMemcpyAsync(cuda->staging, from->device, from->bytes, cudaMemcpyDeviceToHost, cuda->stream);
+    if (launched == cudaSuccess) TRY(reserve_landing(cuda, from->bytes, error));
+    if (launched == cudaSuccess)
+        launched = cudaMemcpyAsync(cuda->landing, from->device, from->bytes, cudaMemcpyDeviceToHost, cuda->stream);
     TRY(rival_cuda_finish(cuda, what, launched, error));
-    copy(cuda, to, cuda->staging, from->bytes);
+    copy(cuda, to, cuda->landing, from->bytes);
     return MCSA_OK;
 }
 

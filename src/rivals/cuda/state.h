@@ -1,39 +1,63 @@
 /* state.h - what the verbs on a GPU share: where they compute, and the arrays of one call.
  *
- * A verb lays its arrays, launches, and fetches what the host is to have: `lay` puts what goes up into page-locked
- * memory and brings it to the GPU in one copy; `fetch` and `finish` wait for the stream.  Memory only grows. */
+ * A verb lays its arrays, launches, and fetches what the host is to have.  What goes up passes through page-locked
+ * memory that stays as it is: an array found there as it was, at the same place, is on the GPU already and is not sent
+ * again, which spares most calls of a method the order of their rows.  Memory only grows. */
 #ifndef RIVALS_CUDA_STATE_H
 #define RIVALS_CUDA_STATE_H
 
 #include "kernels.h"
 #include "rivals/kernels.h"
 
+/* A block of the GPU and its image in page-locked memory. */
+typedef struct rival_mirror {
+    void *host, *device;
+    size_t bytes, equal; /* of each; the first `equal` are the same on both sides */
+} rival_mirror;
+
+/* Arrays that are laid together.  A verb that lays again before it is done takes the second room. */
+typedef struct rival_room {
+    rival_mirror uploads;
+    void *results; /* of the GPU */
+    size_t results_bytes;
+} rival_room;
+
+enum { ROOM_FIRST, ROOM_SECOND, ROOMS };
+
 typedef struct rival_cuda {
     int device, processors, threads; /* threads: of host loops */
     cudaStream_t stream;
-    void *staging, *scratch; /* page-locked; of the GPU */
-    size_t staging_bytes, scratch_bytes;
+    rival_room rooms[ROOMS];
+    void *landing; /* page-locked, for what comes back */
+    size_t landing_bytes;
 } rival_cuda;
 
 /* One array of a call, aligned to 256 bytes. */
 typedef struct rival_array {
-    const void *host; /* what goes up, or NULL: room for results */
+    const void *host; /* what goes up, or NULL: space for results */
     size_t bytes;
     void *device; /* set by lay */
 } rival_array;
 
-#define ROOM(size)                 \
-    {                              \
-        NULL, (size_t)(size), NULL \
-    }
-#define ORDER_OF(parts)                                                                \
-    {                                                                                  \
-        (parts)->order, sizeof(int32_t) * (size_t)(parts)->H *(size_t)(parts)->N, NULL \
-    }
-#define FIRST_OF(parts)                                                                      \
-    {                                                                                        \
-        (parts)->first, sizeof(int32_t) * (size_t)(parts)->H *(size_t)((parts)->P + 1), NULL \
-    }
+static inline rival_array rival_space(size_t bytes)
+{
+    return (rival_array){ NULL, bytes, NULL };
+}
+
+static inline rival_array rival_up(const void *host, size_t bytes)
+{
+    return (rival_array){ host, bytes, NULL };
+}
+
+static inline rival_array rival_order_of(const rival_partition *p)
+{
+    return rival_up(p->order, sizeof *p->order * (size_t)p->H * (size_t)p->N);
+}
+
+static inline rival_array rival_first_of(const rival_partition *p)
+{
+    return rival_up(p->first, sizeof *p->first * (size_t)p->H * (size_t)(p->P + 1));
+}
 
 /* A partition whose arrays have been laid. */
 static inline rival_parts rival_cuda_parts(const rival_partition *p, const rival_array *order, const rival_array *first)
@@ -43,7 +67,8 @@ static inline rival_parts rival_cuda_parts(const rival_partition *p, const rival
 
 /* Names the GPU of this thread; every verb begins with it or with lay. */
 mcsa_status rival_cuda_enter(rival_cuda *cuda, mcsa_error *error);
-mcsa_status rival_cuda_lay(rival_cuda *cuda, rival_array *arrays, int count, mcsa_error *error);
+mcsa_status rival_cuda_lay(rival_cuda *cuda, int room, rival_array *arrays, int count, mcsa_error *error);
+void rival_cuda_release(rival_cuda *cuda);
 
 /* MCSA_EDEVICE with a sentence unless `result` is success. */
 mcsa_status rival_cuda_judge(const rival_cuda *cuda, const char *what, cudaError_t result, mcsa_error *error);

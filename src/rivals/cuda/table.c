@@ -41,8 +41,7 @@ static void close_cuda(void *state)
     rival_cuda *cuda = state;
     cudaSetDevice(cuda->device);
     cudaStreamSynchronize(cuda->stream);
-    cudaFree(cuda->scratch);
-    cudaFreeHost(cuda->staging);
+    rival_cuda_release(cuda);
     free(cuda);
 }
 

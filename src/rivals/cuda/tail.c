@@ -11,15 +11,15 @@ static mcsa_status tail_on(rival_cuda *cuda, rival_tail_job *job, const rival_ti
 {
     const size_t keys = (size_t)map->H * (size_t)map->K, D = (size_t)job->q.D;
     rival_array a[ARRAYS] = {
-        [QUERY_ORDER] = ORDER_OF(queries),
-        [TILES] = { tiles->tile, sizeof *tiles->tile * (size_t)tiles->count, NULL },
-        [KEPT] = { map->kept, sizeof *map->kept * (size_t)map->H * (size_t)map->Q * (size_t)map->words, NULL },
-        [KEY] = { tail->key, sizeof *tail->key * keys * D, NULL },
-        [VALUE] = { tail->value, sizeof *tail->value * keys * D, NULL },
-        [WEIGHT] = { tail->weight, sizeof *tail->weight * keys, NULL },
-        [SLOPE] = { tail->slope, sizeof *tail->slope * (size_t)map->H * D * D, NULL },
+        [QUERY_ORDER] = rival_order_of(queries),
+        [TILES] = rival_up(tiles->tile, sizeof *tiles->tile * (size_t)tiles->count),
+        [KEPT] = rival_up(map->kept, sizeof *map->kept * (size_t)map->H * (size_t)map->Q * (size_t)map->words),
+        [KEY] = rival_up(tail->key, sizeof *tail->key * keys * D),
+        [VALUE] = rival_up(tail->value, sizeof *tail->value * keys * D),
+        [WEIGHT] = rival_up(tail->weight, sizeof *tail->weight * keys),
+        [SLOPE] = rival_up(tail->slope, sizeof *tail->slope * (size_t)map->H * D * D),
     };
-    TRY(rival_cuda_lay(cuda, a, tail->slope ? ARRAYS : SLOPE, error));
+    TRY(rival_cuda_lay(cuda, ROOM_FIRST, a, tail->slope ? ARRAYS : SLOPE, error));
     job->order = a[QUERY_ORDER].device;
     job->tiles = a[TILES].device;
     job->kept = a[KEPT].device;

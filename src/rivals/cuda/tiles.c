@@ -51,16 +51,39 @@ static void sort_tiles(rival_tile *sorted, rival_tiles *tiles, int most, int *st
     for (int t = 0; t < tiles->count; t++) sorted[start[most - key_blocks(&tiles->tile[t])]++] = tiles->tile[t];
 }
 
-/* owner of each busy tile; load: [blocks] scratch. */
-static void choose_owners(int *owner, const rival_tile *sorted, const rival_tiles *tiles, int64_t *load)
+/* What a block has been dealt. */
+typedef struct hand {
+    int64_t load;
+    int block;
+} hand;
+
+static int less(const hand *a, const hand *b)
 {
-    memset(load, 0, sizeof *load * (size_t)tiles->blocks);
+    return a->load != b->load ? a->load < b->load : a->block < b->block;
+}
+
+/* Lets the first of a heap sink to its place. */
+static void sink(hand *heap, int count)
+{
+    int at = 0;
+    for (int child = 1; child < count; child = 2 * at + 1) {
+        if (child + 1 < count && less(&heap[child + 1], &heap[child])) child++;
+        if (less(&heap[at], &heap[child])) return;
+        const hand swapped = heap[at];
+        heap[at] = heap[child];
+        heap[child] = swapped;
+        at = child;
+    }
+}
+
+/* owner of each busy tile; heap: [blocks] scratch, the least loaded first. */
+static void choose_owners(int *owner, const rival_tile *sorted, const rival_tiles *tiles, hand *heap)
+{
+    for (int b = 0; b < tiles->blocks; b++) heap[b] = (hand){ 0, b };
     for (int t = 0; t < tiles->busy; t++) {
-        int least = 0;
-        for (int b = 1; b < tiles->blocks; b++)
-            if (load[b] < load[least]) least = b;
-        owner[t] = least;
-        load[least] += key_blocks(&sorted[t]) + 1;
+        owner[t] = heap->block;
+        heap->load += key_blocks(&sorted[t]) + 1;
+        sink(heap, tiles->blocks);
     }
 }
 
@@ -88,20 +111,20 @@ mcsa_status rival_tiles_deal(rival_tiles *tiles, int processors, mcsa_error *err
     rival_tile *sorted = malloc(sizeof *sorted * (size_t)(tiles->count + 1));
     int *start = malloc(sizeof *start * (size_t)(most + 2));
     int *owner = malloc(sizeof *owner * (size_t)(tiles->count + 1));
-    int64_t *load = malloc(sizeof *load * (size_t)processors);
+    hand *heap = malloc(sizeof *heap * (size_t)processors);
     tiles->deal = malloc(sizeof *tiles->deal * (size_t)(processors + 1));
     mcsa_status status = MCSA_OK;
-    if (!sorted || !start || !owner || !load || !tiles->deal) {
+    if (!sorted || !start || !owner || !heap || !tiles->deal) {
         status = mcsa_fail(error, MCSA_ENOMEM, "no memory to deal %d tiles", tiles->count);
     } else {
         sort_tiles(sorted, tiles, most, start);
         tiles->blocks = tiles->busy < processors ? tiles->busy : processors;
-        choose_owners(owner, sorted, tiles, load);
+        choose_owners(owner, sorted, tiles, heap);
         gather_hands(tiles, sorted, owner);
     }
     free(sorted);
     free(start);
     free(owner);
-    free(load);
+    free(heap);
     return status;
 }
