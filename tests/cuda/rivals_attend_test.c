@@ -251,6 +251,7 @@ static const round_case rounds[] = {
     { 2, 900, 64, 1, 3, 0, MCSA_F16, CHECK_HND, CHECK_NORMAL },
     { 1, 400, 64, 3, 6, 1, MCSA_BF16, CHECK_HND, CHECK_LARGE },
     { 2, 700, 64, 200, 300, 0, MCSA_BF16, CHECK_NHD, CHECK_CLUSTERED },
+    { 2, 333, 64, 4, -1, 0, MCSA_BF16, CHECK_NHD, CHECK_NORMAL },
     { 1, 65, 64, 0, 0, 0, MCSA_F16, CHECK_HND, CHECK_NORMAL },
     { 3, 1, 64, 1, 1, 0, MCSA_BF16, CHECK_HND, CHECK_NORMAL },
 };

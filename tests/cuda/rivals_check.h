@@ -129,7 +129,7 @@ static inline void tables_close(tables *t)
 
 /* Sizes and parts of one round of tests. */
 typedef struct round_case {
-    int H, N, D, Q, K, omitted; /* Q, K: parts of the queries and keys; 0: blocks of 64 */
+    int H, N, D, Q, K, omitted; /* Q, K: parts of the queries and keys; 0: blocks of 64; K -1: rows */
     mcsa_dtype dtype;
     check_layout layout;
     check_fill fill;
@@ -151,8 +151,8 @@ static inline void round_make(test_round *r, const round_case *of, uint64_t seed
     check_call_make(&r->c, shape, of->dtype, of->layout, of->fill, seed);
     r->queries = of->Q ? check_random_parts(of->H, of->N, of->Q, of->omitted, seed + 10)
                        : check_blocks(of->H, of->N, RIVAL_TILE);
-    r->keys = of->K ? check_random_parts(of->H, of->N, of->K, of->omitted, seed + 11)
-                    : check_blocks(of->H, of->N, RIVAL_TILE);
+    r->keys = of->K > 0 ? check_random_parts(of->H, of->N, of->K, of->omitted, seed + 11)
+                        : check_blocks(of->H, of->N, of->K ? 1 : RIVAL_TILE);
     snprintf(r->name, sizeof r->name, "%s [%d, %d, %d], %d x %d parts", of->dtype == MCSA_BF16 ? "bf16" : "f16", of->H,
              of->N, of->D, r->queries.P, r->keys.P);
 }
