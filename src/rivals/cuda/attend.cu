@@ -74,7 +74,7 @@ static __global__ void __launch_bounds__(ATTEND_THREADS, 1) attend_kernel(const 
 
 template <typename T, int D> static cudaError_t attend_start(const attend_job *job, cudaStream_t stream)
 {
-    enum { BN = 176 };
+    enum { BN = RIVAL_CUDA_KEY_BLOCK };
     int processors, bytes = attend_shared_bytes<D, BN>();
     auto *kernel = attend_kernel<T, D, BN>;
     cudaError_t error = tokens_prepare(kernel, bytes, &processors);

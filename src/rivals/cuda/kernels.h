@@ -103,7 +103,9 @@ typedef struct rival_diagonal_job {
 } rival_diagonal_job;
 cudaError_t rival_launch_diagonal(const rival_diagonal_job *job, cudaStream_t stream);
 
-/* Up to 128 queries of one part. */
+enum { RIVAL_CUDA_TILE = 128 /* queries */, RIVAL_CUDA_KEY_BLOCK = 176 /* keys that attend takes at a time */ };
+
+/* Up to RIVAL_CUDA_TILE queries of one part. */
 typedef struct rival_tile {
     int head, part;
     int place, rows; /* in the queries' order of the head */

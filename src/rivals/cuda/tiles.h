@@ -5,8 +5,6 @@
 #include "kernels.h"
 #include "rivals/partition.h"
 
-enum { RIVAL_CUDA_TILE = 128, RIVAL_CUDA_KEY_BLOCK = 176 /* keys that attend.cu takes at a time */ };
-
 static inline int rival_tiles_of(int rows)
 {
     return (rows + RIVAL_CUDA_TILE - 1) / RIVAL_CUDA_TILE;
