@@ -10,23 +10,41 @@ analysis_sums analysis_sums_start(void)
     return (analysis_sums){ .low = INFINITY, .high = -INFINITY };
 }
 
-void analysis_sums_add(analysis_sums *sums, const float *dense, const float *out, const uint16_t *added, int64_t count)
+enum {
+    PIECE = 1 << 15, /* numbers that one thread adds up */
+    PIECES = 64      /* at a time */
+};
+
+static analysis_sums sum_piece(const float *dense, const float *out, const uint16_t *added, int64_t count)
 {
-    double error = 0, power = 0;
-    float low = sums->low, high = sums->high;
+    analysis_sums sums = analysis_sums_start();
     for (int64_t i = 0; i < count; i++) {
         float made = added ? out[i] + mcsa_from_bf16(added[i]) : out[i];
         double miss = (double)made - (double)dense[i];
-        error += miss * miss;
-        power += (double)dense[i] * (double)dense[i];
-        low = dense[i] < low ? dense[i] : low;
-        high = dense[i] > high ? dense[i] : high;
+        sums.error += miss * miss;
+        sums.power += (double)dense[i] * (double)dense[i];
+        sums.low = dense[i] < sums.low ? dense[i] : sums.low;
+        sums.high = dense[i] > sums.high ? dense[i] : sums.high;
     }
-    sums->error += error;
-    sums->power += power;
-    sums->numbers += count;
-    sums->low = low;
-    sums->high = high;
+    sums.numbers = count;
+    return sums;
+}
+
+/* Pieces are the same for any number of threads, and are added in their order. */
+void analysis_sums_add(analysis_sums *sums, const float *dense, const float *out, const uint16_t *added, int64_t count,
+                       int threads)
+{
+    analysis_sums piece[PIECES];
+    for (int64_t first = 0; first < count; first += (int64_t)PIECE * PIECES) {
+        int64_t left = (count - first + PIECE - 1) / PIECE;
+        int pieces = left < PIECES ? (int)left : PIECES;
+#pragma omp parallel for schedule(static) num_threads(threads)
+        for (int p = 0; p < pieces; p++) {
+            int64_t at = first + (int64_t)p * PIECE, numbers = count - at < PIECE ? count - at : PIECE;
+            piece[p] = sum_piece(dense + at, out + at, added ? added + at : NULL, numbers);
+        }
+        for (int p = 0; p < pieces; p++) analysis_sums_merge(sums, &piece[p]);
+    }
 }
 
 void analysis_sums_recall(analysis_sums *sums, const float *dense_lse, const float *lse, int rows)

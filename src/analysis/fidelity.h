@@ -22,7 +22,8 @@ typedef struct analysis_tally {
 analysis_sums analysis_sums_start(void);
 
 /* The error of out + added against dense, each [count].  added: BF16, or NULL. */
-void analysis_sums_add(analysis_sums *sums, const float *dense, const float *out, const uint16_t *added, int64_t count);
+void analysis_sums_add(analysis_sums *sums, const float *dense, const float *out, const uint16_t *added, int64_t count,
+                       int threads);
 
 /* Mass that rows kept: exp(lse - dense_lse), where lse sums the kept keys alone. */
 void analysis_sums_recall(analysis_sums *sums, const float *dense_lse, const float *lse, int rows);

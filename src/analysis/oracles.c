@@ -11,7 +11,7 @@ static mcsa_status try_choice(analysis_series *s, const analysis_moment *now, an
         sums->executed[selector][i] += choice->executed[i];
         TRY(analysis_head_attend(s->head, &choice->queries, analysis_keys(c, selector), &choice->map[i], s->out, s->lse,
                                  error));
-        analysis_sums_add(to, now->dense, s->out, NULL, (int64_t)s->head->N * s->head->D);
+        analysis_sums_add(to, now->dense, s->out, NULL, (int64_t)s->head->N * s->head->D, c->machine->threads);
         analysis_sums_recall(to, now->lse, s->lse, s->head->N);
     }
     return MCSA_OK;

@@ -11,6 +11,11 @@ static int64_t numbers(const analysis_series *s)
     return (int64_t)s->head->N * s->head->D;
 }
 
+static int threads_of(const analysis_series *s)
+{
+    return s->chooser->machine->threads;
+}
+
 /* The head of `step`, with the choice of `from`. */
 static mcsa_status attend_by(analysis_series *s, int from, int reuse, int density, mcsa_error *error)
 {
@@ -24,7 +29,9 @@ static mcsa_status record(analysis_series *s, int step, int reuse, int density, 
 {
     analysis_moment *now = &s->moment[step];
     TRY(attend_by(s, step, reuse, density, error));
-    for (int64_t i = 0; i < numbers(s); i++) now->residual[reuse][i] = mcsa_to_bf16(now->dense[i] - s->out[i]);
+    const int64_t count = numbers(s);
+#pragma omp parallel for schedule(static) num_threads(threads_of(s))
+    for (int64_t i = 0; i < count; i++) now->residual[reuse][i] = mcsa_to_bf16(now->dense[i] - s->out[i]);
     return MCSA_OK;
 }
 
@@ -34,7 +41,8 @@ static void compare(analysis_series *s, int anchor, int step, int reuse, int den
     const analysis_moment *now = &s->moment[step], *then = &s->moment[anchor];
     analysis_sums *to = s->pair[anchor * s->steps + step].reuse[density][reuse];
     for (int added = 0; added < 2; added++) {
-        analysis_sums_add(&to[added], now->dense, s->out, added ? then->residual[reuse] : NULL, numbers(s));
+        analysis_sums_add(&to[added], now->dense, s->out, added ? then->residual[reuse] : NULL, numbers(s),
+                          threads_of(s));
         analysis_sums_recall(&to[added], now->lse, s->lse, s->head->N);
     }
 }
@@ -59,7 +67,7 @@ static void drift(analysis_series *s)
     for (int step = 1; step < s->steps; step++)
         for (int anchor = 0; anchor < step; anchor++)
             analysis_sums_add(&s->pair[anchor * s->steps + step].output, s->moment[step].dense, s->moment[anchor].dense,
-                              NULL, numbers(s));
+                              NULL, numbers(s), threads_of(s));
 }
 
 /* Residuals of one density at a time: there are as many as steps. */

@@ -11,6 +11,7 @@
 typedef struct stage {
     const rival_kernels *kernels;
     void *backend;
+    int threads; /* of the host */
     mcsa_run *dense;
     mcsa_memory memory;      /* the backend's */
     mcsa_block blocks[5];    /* of q, k, v, out and lse */
@@ -129,7 +130,7 @@ static void add_call(analysis_rival *out, const stage *s, const rival_pairs *pai
     const double all = (double)dims->H * dims->N * dims->N;
     for (int added = 0; added < 2; added++) {
         analysis_sums sums = analysis_sums_start();
-        analysis_sums_add(&sums, s->exact, s->made, added ? s->residual : NULL, numbers_of(s));
+        analysis_sums_add(&sums, s->exact, s->made, added ? s->residual : NULL, numbers_of(s), s->threads);
         for (int h = 0; h < dims->H; h++)
             analysis_sums_recall(&sums, s->exact_lse + (int64_t)h * dims->N, s->kept + (int64_t)h * dims->N, dims->N);
         analysis_tally_add(added ? &out->compensated : &out->made, &sums);
@@ -223,6 +224,7 @@ static mcsa_status open_stage(stage *s, const analysis_options *options, const a
     analysis_call call;
     TRY(rival_kernels_find(&s->kernels, options->attention.device, error));
     TRY(s->kernels->open(&s->backend, &options->attention, error));
+    s->threads = options->attention.threads;
     s->memory = (mcsa_memory){ .allocator = s->kernels->memory(s->backend) };
     TRY(open_dense(s, options, source, error));
     TRY(source->load(source->user, 0, &call, error));
