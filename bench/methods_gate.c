@@ -2,10 +2,11 @@
  *
  * With u = 2^-24, and the unit of rounding of the tensors u_out: a logit of K keys moves by at most ds = (D + 8) u
  * scale sum|q k|, and an element of the softmax over them by (2 ds + 4 K u + u_p) max|v| + u_out |out|, u_p being what
- * the weights are rounded to: the bound of docs/NUMERICS.md, which check_row of problem.c takes too.  The tail is FP32
- * throughout; its logits carry the log of a weight, its exponentials are those of a GPU, off by 2^-22, and merging
- * weighs both parts by exp of differences of their LSE.  These bounds hold however roundings fall out; rows of 16-bit
- * numbers must also be within 4 u_out of the size of what was rounded, as in problem.c. */
+ * the weights are rounded to: the bound of docs/NUMERICS.md, which check_row of problem.c takes too.  The tail's logits
+ * carry the log of a weight, its exponentials are those of a GPU, off by 2^-22, and merging weighs both parts by exp of
+ * differences of their LSE.  A GPU holds the FP32 numbers of a tail as two 16-bit ones, off by 2^-16, and rounds its
+ * weights as it does those of kept keys; a CPU does neither.  These bounds hold however roundings fall out; rows of
+ * 16-bit numbers must also be within 4 u_out of the size of what was rounded, as in problem.c. */
 #include "methods_gate.h"
 
 #include "core/cache.h"
@@ -16,6 +17,7 @@
 
 #define U 0x1p-24
 #define EXP 0x1p-22
+#define SPLIT 0x1p-16     /* of a float held as two 16-bit numbers */
 #define U_RESIDUAL 0x1p-8 /* BF16 */
 
 /* The softmax of a query over some keys, virtual or not: out, how far it may be off, and the same of its LSE. */
@@ -37,6 +39,11 @@ static double unit_of(const bench_clip *clip)
 {
     const mcsa_dtype dtype = clip->out.dtype;
     return dtype == MCSA_F32 ? U : dtype == MCSA_BF16 ? 0x1p-8 : 0x1p-11;
+}
+
+static double split_of(const bench_clip *clip)
+{
+    return clip->out.dtype == MCSA_F32 ? 0 : SPLIT;
 }
 
 static double norm_of(const double *x, int64_t D)
@@ -105,19 +112,20 @@ static void add_slope(const query *q, softmax *s)
             s->out[d] += x;
             products += fabs(x);
         }
-        s->bound[d] += (double)(D + 3) * U * products;
+        s->bound[d] += ((double)(D + 3) * U + split_of(q->clip)) * products;
     }
 }
 
-/* Over the virtual keys of what was not kept.  Returns how many there are. */
-static int attend_tail(const query *q, softmax *s)
+/* Lists the virtual keys of what was not kept, with their logits.  *reach gets the largest move of a logit, *most the
+ * largest value.  Returns how many there are. */
+static int list_tail(const query *q, double *reach, double *most)
 {
     const rival_tail *tail = &q->choice->tail;
     const int64_t D = q->clip->out.shape[2], first = (int64_t)q->head * q->choice->map.K;
-    double max = -INFINITY, reach = 0, sum = 0, most = 0;
+    const double scale = (double)q->clip->scale;
     int count = 0;
-    memset(s, 0, sizeof *s);
-    for (int k = 0; tail->key && k < q->choice->map.K; k++) {
+    *reach = *most = 0;
+    for (int k = 0; k < q->choice->map.K; k++) {
         const double weight = (double)tail->weight[first + k];
         double dot = 0, absolute = 0;
         if (rival_map_has(&q->choice->map, q->head, q->part, k) || !(weight > 0)) continue;
@@ -125,23 +133,36 @@ static int attend_tail(const query *q, softmax *s)
             const double x = bench_element(&q->at->q, q->host_head, q->row, d) * (double)tail->key[(first + k) * D + d];
             dot += x;
             absolute += fabs(x);
-            most = fmax(most, fabs((double)tail->value[(first + k) * D + d]));
+            *most = fmax(*most, fabs((double)tail->value[(first + k) * D + d]));
         }
-        q->logit[count] = (double)q->clip->scale * dot + log(weight);
-        max = fmax(max, q->logit[count]);
-        reach = fmax(reach, (double)(D + 8) * (double)q->clip->scale * absolute + 2 * fabs(q->logit[count]) + 8);
+        const double logit = scale * dot + log(weight), exact = (double)(D + 8) * U + split_of(q->clip);
+        *reach = fmax(*reach, exact * scale * absolute + U * (2 * fabs(logit) + 8));
+        q->logit[count] = logit;
         q->key[count++] = k;
     }
-    if (!count) return 0;
-    for (int j = 0; j < count; j++) sum += q->logit[j] = exp(q->logit[j] - max);
-    for (int j = 0; j < count; j++)
-        for (int64_t d = 0; d < D; d++)
-            s->out[d] += q->logit[j] / sum * (double)tail->value[(first + q->key[j]) * D + d];
-    s->lse = max + log(sum);
-    s->lse_bound = reach * U + (count / 64 + 3) * EXP + (count + 8) * U + 4 * U * (fabs(s->lse) + 8);
-    for (int64_t d = 0; d < D; d++) s->bound[d] = (expm1(2 * s->lse_bound) + (count + 8) * U) * most;
-    if (tail->slope) add_slope(q, s);
     return count;
+}
+
+/* Over those.  Returns 0 where there are none. */
+static int attend_tail(const query *q, softmax *s)
+{
+    const int64_t D = q->clip->out.shape[2];
+    const float *value = q->choice->tail.value + (int64_t)q->head * q->choice->map.K * D;
+    const double u_p = q->clip->out.dtype == MCSA_F32 ? 0 : unit_of(q->clip);
+    double reach, most, max = -INFINITY, sum = 0;
+    const int count = list_tail(q, &reach, &most);
+    if (!count) return 0;
+    for (int j = 0; j < count; j++) max = fmax(max, q->logit[j]);
+    for (int j = 0; j < count; j++) sum += q->logit[j] = exp(q->logit[j] - max);
+    memset(s, 0, sizeof *s);
+    for (int j = 0; j < count; j++)
+        for (int64_t d = 0; d < D; d++) s->out[d] += q->logit[j] / sum * (double)value[(int64_t)q->key[j] * D + d];
+    s->lse = max + log(sum);
+    s->lse_bound = reach + (count / 64 + 3) * EXP + (count + 8) * U + 4 * U * (fabs(s->lse) + 8);
+    const double moved = expm1(2 * s->lse_bound) + (count + 8) * U + u_p + split_of(q->clip);
+    for (int64_t d = 0; d < D; d++) s->bound[d] = moved * most;
+    if (q->choice->tail.slope) add_slope(q, s);
+    return 1;
 }
 
 static void answer_row(const query *q, bench_answer *answer)
@@ -152,7 +173,7 @@ static void answer_row(const query *q, bench_answer *answer)
     attend_keys(q, &kept);
     for (int64_t d = 0; d < D; d++) kept.bound[d] += u_out * fabs(kept.out[d]);
     answer->size = norm_of(kept.out, D);
-    if (q->choice && attend_tail(q, &tail)) {
+    if (q->choice && q->choice->tail.key && attend_tail(q, &tail)) {
         const double top = fmax(kept.lse, tail.lse), x = exp(kept.lse - top), y = exp(tail.lse - top);
         const double off = expm1(kept.lse_bound + tail.lse_bound + 4 * U * (fabs(top) + 4)) + EXP + 4 * U;
         for (int64_t d = 0; d < D; d++) {
@@ -161,7 +182,7 @@ static void answer_row(const query *q, bench_answer *answer)
             kept.bound[d] = (x * kept.bound[d] + y * tail.bound[d]) / (x + y) + off * apart;
             kept.bound[d] += u_out * (fabs(kept.out[d]) + kept.bound[d]);
         }
-        answer->size += norm_of(kept.out, D);
+        answer->size += norm_of(tail.out, D) * y / (x + y) + norm_of(kept.out, D);
     }
     memcpy(answer->out, kept.out, sizeof answer->out);
     memcpy(answer->bound, kept.bound, sizeof answer->bound);
