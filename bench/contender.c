@@ -302,8 +302,7 @@ mcsa_status bench_contender_judge(bench_contender *c, bench_arena *arena, float 
 mcsa_status bench_contender_warm_up(bench_contender *c, bench_arena *arena, mcsa_error *error)
 {
     bench_call_cost ignored;
-    TRY(take_step(c, arena, 0, &c->watch, error));
-    if (c->ours) c->watch = (bench_call_cost){ 0 }; /* all of it is dense attention */
+    if (c->rival) TRY(take_step(c, arena, 0, &c->watch, error)); /* MC-Sparse learns nothing there */
     TRY(take_step(c, arena, BENCH_FIRST_ANCHOR, &ignored, error));
     return take_step(c, arena, BENCH_GATE_STEP, &ignored, error);
 }
