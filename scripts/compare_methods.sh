@@ -17,7 +17,7 @@ case $table in
 1) set -- --methods $published,mc-sparse --runs bench/ours.txt "$@" ;;
 3) set -- --methods bsa,bsa+reuse,bsa+token,bsa+group,mc-sparse "$@" ;;
 4) set -- --methods bsa+reuse,kmeans+block,pddp+block,bsa+token,kmeans+token,bsa+group "$@" ;;
-5) set -- --methods bsa,bsa+residual,pisa,pisa+residual,bsa+group,mc-sparse "$@" ;;
+5) set -- --methods bsa,bsa+residual,bsa+reuse,bsa+reuse+residual,pisa,pisa+residual,bsa+group,mc-sparse "$@" ;;
 *) echo "compare_methods: there is no table $table; there are 1, 3, 4 and 5" >&2; exit 2 ;;
 esac
 mkdir -p "$directory"
