@@ -4,10 +4,9 @@
     mcsa analyze --model models/tiny-t2v --report analysis.json
     python3 bench/plot_analysis.py analysis.json
 
-Reuse and drift are drawn at the recommended density, means over the pairs of steps that are equally far apart.
+Reuse and drift are drawn at the recommended density, from the captured step a third of the way through the list of them.
 """
 import argparse
-import collections
 import json
 import pathlib
 
@@ -39,8 +38,8 @@ REUSED = {
 def draw_oracles(axes, report):
     for name, (label, colour, style) in SELECTIONS.items():
         points = [p for p in report["oracles"] if p["selection"] == name]
-        axes.plot([p["density_executed"] if "density_executed" in p else p["density"] for p in points],
-                  [p["recall"] for p in points], style, color=colour, label=label)
+        axes.plot([p.get("density_executed", p["density"]) for p in points], [p["recall"] for p in points], style,
+                  color=colour, label=label)
     axes.set(xlabel="density", ylabel="attention mass kept", ylim=(0, 1))
 
 
@@ -55,20 +54,16 @@ def draw_split(axes, report):
     axes.set(xlabel="density", ylabel="mass that pooled blocks lose")
 
 
-def by_lag(points, field):
-    """[lag], [mean of the field]"""
-    found = collections.defaultdict(list)
-    for p in points:
-        found[p["step"] - p["anchor"]].append(p[field])
-    lags = sorted(found)
-    return lags, [sum(found[lag]) / len(found[lag]) for lag in lags]
+def line(points, field):
+    """[step], [value of the field]"""
+    points = sorted(points, key=lambda p: p["step"])
+    return [p["step"] for p in points], [p[field] for p in points]
 
 
 def draw_reuse(axes, points, field, ylabel):
     for name, (label, colour, style) in REUSED.items():
-        lags, values = by_lag([p for p in points if p["selection"] == name], field)
-        axes.plot(lags, values, style, color=colour, label=label, markersize=3)
-    axes.set(xlabel="steps later", ylabel=ylabel)
+        axes.plot(*line([p for p in points if p["selection"] == name], field), style, color=colour, label=label)
+    axes.set(xlabel=f"denoising step, after step {points[0]['anchor']}", ylabel=ylabel)
 
 
 def main():
@@ -79,7 +74,10 @@ def main():
     args = parser.parse_args()
     report = json.loads(args.json.read_text())
     density = report["recommendation"]["density"]
-    reuse = [p for p in report["reuse"] if p["density"] == density]
+    anchors = sorted({p["anchor"] for p in report["output_drift"]})
+    anchor = anchors[len(anchors) // 3]
+    reuse = [p for p in report["reuse"] if p["density"] == density and p["anchor"] == anchor]
+    drift = [p for p in report["output_drift"] if p["anchor"] == anchor]
 
     pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "mcsa", "font.size": 8})
     figure, axes = pyplot.subplots(2, 2, figsize=(8.5, 6.2), layout="constrained")
@@ -87,7 +85,8 @@ def main():
     draw_split(axes[0][1], report)
     draw_reuse(axes[1][0], reuse, "recall", f"attention mass kept, s = {density:g}")
     draw_reuse(axes[1][1], reuse, "rel_l2_with_residual", f"drift (relative L2), s = {density:g}")
-    axes[1][1].plot(*by_lag(report["output_drift"], "rel_l2"), "k:", label="of the output itself")
+    axes[1][1].plot(*line(drift, "rel_l2"), "k:", label="of the output itself")
+    axes[1][0].set_ylim(0)
     axes[1][1].set_ylim(0)
     for panel, title in zip(axes.flat, ("what is kept", "where it is lost", "an old selection", "an old residual")):
         panel.set_title(title, fontsize=9)
