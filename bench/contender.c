@@ -299,12 +299,9 @@ mcsa_status bench_contender_judge(bench_contender *c, bench_arena *arena, float 
     return MCSA_OK;
 }
 
-mcsa_status bench_contender_warm_up(bench_contender *c, bench_arena *arena, mcsa_error *error)
+mcsa_status bench_contender_watch(bench_contender *c, bench_arena *arena, mcsa_error *error)
 {
-    bench_call_cost ignored;
-    if (c->rival) TRY(take_step(c, arena, 0, &c->watch, error)); /* MC-Sparse learns nothing there */
-    TRY(take_step(c, arena, BENCH_FIRST_ANCHOR, &ignored, error));
-    return take_step(c, arena, BENCH_GATE_STEP, &ignored, error);
+    return c->rival ? take_step(c, arena, 0, &c->watch, error) : MCSA_OK; /* MC-Sparse learns nothing there */
 }
 
 /* Methods without later anchors do the first one again. */

@@ -63,8 +63,8 @@ void bench_contender_close(bench_contender *c);
  * the one asked within half a point. */
 mcsa_status bench_contender_judge(bench_contender *c, bench_arena *arena, float density, mcsa_error *error);
 
-/* A dense step, c->watch, and the first anchor with a sparse step once more. */
-mcsa_status bench_contender_warm_up(bench_contender *c, bench_arena *arena, mcsa_error *error);
+/* A dense step: c->watch.  The gate has warmed up all else. */
+mcsa_status bench_contender_watch(bench_contender *c, bench_arena *arena, mcsa_error *error);
 
 /* Round r, at whose beginning dense attention took `dense` seconds: c->calls[r], and in some rounds the next of
  * c->anchor. */

@@ -132,7 +132,7 @@ static mcsa_status prepare(bench_contender *c, bench_arena *arena, float density
 {
     TRY(bench_contender_open(c, arena, density, error));
     if (takes_part(c)) TRY(bench_contender_judge(c, arena, density, error));
-    if (takes_part(c)) TRY(bench_contender_warm_up(c, arena, error));
+    if (takes_part(c)) TRY(bench_contender_watch(c, arena, error));
     return MCSA_OK;
 }
 
