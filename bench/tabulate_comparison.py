@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Tables of docs/COMPARISON.md from a report of `mcsa compare` and the costs of `mcsa bench methods`.
+
+    scripts/compare_methods.sh 1 build/release/mcsa build/compare-4096
+    build/release/mcsa bench methods --tokens 4096 --density 0.10,0.15,0.25 --json build/costs-4096.json
+    python3 bench/tabulate_comparison.py build/compare-4096/methods.json build/costs-4096.json
+
+First all methods: PSNR and SSIM against dense, and the attention of a run of 40 steps over 40 dense calls.  Then each
+method against the run of MC-Sparse that is nearest to dense among those whose attention takes no longer.
+"""
+import argparse
+import json
+import re
+import statistics
+
+STEPS = 40
+
+
+def fidelity(report):
+    """{(name, density): clips}, names without their density."""
+    made = {}
+    for clip in report["clips"]:
+        if clip["method"] != "dense":
+            name = re.sub(r" *\bs=[0-9.]+", "", clip["run"])
+            made.setdefault((name, round(clip["density_requested"], 3)), []).append(clip)
+    return made
+
+
+def schedule_of(settings):
+    """(dense, anchor, reuse) steps of a run of MC-Sparse."""
+    text = re.search(r"schedule=(\S+)", settings).group(1)
+    if text == "ramp":
+        anchors = [3, 5, 8, 12, 17, 23, 30]
+    elif text == "paper":
+        anchors = [7, 18]
+    else:
+        anchors = [int(a) for a in text.removeprefix("list:").split(",")]
+    return anchors[0], len(anchors), STEPS - anchors[0] - len(anchors)
+
+
+class Costs:
+    """Attention of a run of 40 steps over 40 dense calls."""
+
+    def __init__(self, bench):
+        self.rows = {}
+        for row in bench["rows"]:
+            density, name = row["case"].split(" ", 1)
+            self.rows[name, float(density)] = row
+
+    def of(self, name, density, clip):
+        if not name.startswith("mc-sparse"):
+            row = self.rows.get((name, density))
+            return row and row["run_40_share"]
+        shared = "branches=shared" in clip["settings"]
+        row = self.rows["mc-sparse shared paper" if shared else "mc-sparse paper", density]
+        dense, anchors, reuse = schedule_of(clip["settings"])
+        return (dense + anchors * (1 + row["anchor_share"]) +
+                reuse * (row["choose_share"] + row["attend_share"])) / STEPS
+
+
+def mean(clips, key):
+    return statistics.mean(clip[key] for clip in clips)
+
+
+def print_methods(made, costs, densities):
+    print("| method | " + " | ".join(f"PSNR dB, s = {d:.2f}" for d in densities) + " | SSIM | s executed | align. | "
+          "attention of 40 steps |\n| --- |" + " ---: |" * (len(densities) + 4))
+    names = list(dict.fromkeys(name for name, _ in made))
+    names.sort(key=lambda name: -mean(made[name, densities[0]], "psnr_db"))
+    for name in names:
+        rows = [made.get((name, d)) for d in densities]
+        cells = []
+        for clips in rows:
+            levels = [clip["psnr_db"] for clip in clips] if clips else []
+            cells.append(f"{statistics.mean(levels):.2f} ({min(levels):.1f}..{max(levels):.1f})" if levels else "-")
+        rows = [clips for clips in rows if clips]
+        cost = [costs.of(name, d, made[name, d][0]) if costs and (name, d) in made else None for d in densities]
+        cells.append(" / ".join(f"{mean(clips, 'ssim'):.3f}" for clips in rows))
+        cells.append(" / ".join(f"{mean(clips, 'density_executed'):.3f}" for clips in rows))
+        cells.append(f"{mean(rows[0], 'density_executed') / mean(rows[0], 'density_nominal'):.2f}")
+        cells.append(" / ".join("-" if c is None else f"{c:.3f}" for c in cost))
+        print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+def print_gaps(made, costs, densities):
+    ours = [(costs.of(name, d, clips[0]), mean(clips, "psnr_db"), f"{name.removeprefix('mc-sparse ')}, s = {d:.2f}")
+            for (name, d), clips in made.items() if name.startswith("mc-sparse") and "shared" in name]
+    print("| against | s | its dB | its attention | MC-Sparse that takes no longer | dB | attention | gap dB |\n"
+          "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |")
+    for name in sorted({name for name, _ in made if not name.startswith("mc-sparse")}):
+        for d in densities:
+            if (name, d) not in made or costs.of(name, d, None) is None:
+                continue
+            level, cost = mean(made[name, d], "psnr_db"), costs.of(name, d, None)
+            best = max((row for row in ours if row[0] <= cost), key=lambda row: row[1], default=None)
+            if best:
+                print(f"| {name} | {d:.2f} | {level:.2f} | {cost:.3f} | {best[2]} | {best[1]:.2f} | {best[0]:.3f} | "
+                      f"{best[1] - level:+.2f} |")
+            else:
+                print(f"| {name} | {d:.2f} | {level:.2f} | {cost:.3f} | none | | | |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("report")
+    parser.add_argument("costs", nargs="?")
+    parser.add_argument("--methods", help="only these", metavar="NAME,NAME")
+    options = parser.parse_args()
+    with open(options.report) as file:
+        made = fidelity(json.load(file))
+    if options.methods:
+        made = {key: clips for key, clips in made.items() if key[0] in options.methods.split(",")}
+    costs = None
+    if options.costs:
+        with open(options.costs) as file:
+            costs = Costs(json.load(file))
+    densities = sorted({density for _, density in made})
+    print_methods(made, costs, densities)
+    if costs:
+        print()
+        print_gaps(made, costs, densities)
+
+
+if __name__ == "__main__":
+    main()
