@@ -62,11 +62,12 @@ def mean(clips, key):
     return statistics.mean(clip[key] for clip in clips)
 
 
-def print_methods(made, costs, densities):
-    print("| method | " + " | ".join(f"PSNR dB, s = {d:.2f}" for d in densities) + " | SSIM | s executed | align. | "
-          "attention of 40 steps |\n| --- |" + " ---: |" * (len(densities) + 4))
+def print_methods(made, costs, densities, given):
+    """In the order given, or best first."""
+    print("| method | " + " | ".join(f"PSNR dB, s = {d:.2f}" for d in densities) + " | SSIM | s executed | align. |" +
+          (" attention of 40 steps |" if costs else "") + "\n| --- |" + " ---: |" * (len(densities) + 3 + bool(costs)))
     names = list(dict.fromkeys(name for name, _ in made))
-    names.sort(key=lambda name: -mean(made[name, densities[0]], "psnr_db"))
+    names.sort(key=lambda name: given.index(name) if given else -mean(made[name, densities[0]], "psnr_db"))
     for name in names:
         rows = [made.get((name, d)) for d in densities]
         cells = []
@@ -74,11 +75,12 @@ def print_methods(made, costs, densities):
             levels = [clip["psnr_db"] for clip in clips] if clips else []
             cells.append(f"{statistics.mean(levels):.2f} ({min(levels):.1f}..{max(levels):.1f})" if levels else "-")
         rows = [clips for clips in rows if clips]
-        cost = [costs.of(name, d, made[name, d][0]) if costs and (name, d) in made else None for d in densities]
         cells.append(" / ".join(f"{mean(clips, 'ssim'):.3f}" for clips in rows))
         cells.append(" / ".join(f"{mean(clips, 'density_executed'):.3f}" for clips in rows))
         cells.append(f"{mean(rows[0], 'density_executed') / mean(rows[0], 'density_nominal'):.2f}")
-        cells.append(" / ".join("-" if c is None else f"{c:.3f}" for c in cost))
+        if costs:
+            cost = [costs.of(name, d, made[name, d][0]) if (name, d) in made else None for d in densities]
+            cells.append(" / ".join("-" if c is None else f"{c:.3f}" for c in cost))
         print(f"| {name} | " + " | ".join(cells) + " |")
 
 
@@ -105,6 +107,7 @@ def main():
     parser.add_argument("report")
     parser.add_argument("costs", nargs="?")
     parser.add_argument("--methods", help="only these", metavar="NAME,NAME")
+    parser.add_argument("--as-given", action="store_true", help="rows in the order of --methods, not best first")
     options = parser.parse_args()
     with open(options.report) as file:
         made = fidelity(json.load(file))
@@ -115,7 +118,7 @@ def main():
         with open(options.costs) as file:
             costs = Costs(json.load(file))
     densities = sorted({density for _, density in made})
-    print_methods(made, costs, densities)
+    print_methods(made, costs, densities, options.methods.split(",") if options.as_given else None)
     if costs:
         print()
         print_gaps(made, costs, densities)
