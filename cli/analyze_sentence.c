@@ -110,9 +110,10 @@ static void say_refusal(words *w, const analyze_findings *f)
     const analysis_outlook *o = &f->advice.outlook[f->advice.density];
     say(w,
         "Recommendation: dense attention. No density measured keeps what reuse misses within %.3g (relative L2) for "
-        "less than %.2f of the query-key pairs of dense attention (at density %g, with %d anchors in %d steps); a "
+        "less than %.2f of the query-key pairs of dense attention (at density %g, with %d anchor%s in %d steps); a "
         "larger --tolerance lets anchors be farther apart.",
-        f->wish.tolerance, o->cost, f->measured.density[f->advice.density], o->anchors, f->wish.steps);
+        f->wish.tolerance, o->cost, f->measured.density[f->advice.density], o->anchors,
+        plural(o->anchors), f->wish.steps);
     say_others(w, f);
 }
 

@@ -59,6 +59,13 @@ for key in method backend isa threads steps tokens heads head_dim layers density
 done
 ls ./*.part >/dev/null 2>&1 && fail "a part was left"
 
+# Calls that are captured on the way can be analysed.
+expect 0 generate --model "$model" --prompt "$caption" $small --method dense --capture captured --at-steps 0,2 \
+    --at-layers 1 --out captured.png
+expect 0 analyze --tensors captured --densities 0.25 --sample 32 --methods bsa
+says out "token oracle"
+says out "Recommendation"
+
 # The same order gives the same bits; another seed does not.
 expect 0 generate --model "$model" --prompt "$caption" $small --quiet --out again.safetensors
 [ -s out ] && fail "--quiet is not"
