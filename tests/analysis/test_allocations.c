@@ -1,64 +1,11 @@
 /* test_allocations.c - the n-th allocation fails, for every n: an analysis says so in words and holds nothing.
  *
- * The linker's --wrap puts the functions below in front of every malloc, calloc, realloc, aligned_alloc and free of the
- * library, the methods and the analysis.  Memory that OpenMP and libc take for themselves is not counted. */
+ * The linker's --wrap puts the functions of wrapped_heap.h in front of every malloc, calloc, realloc, aligned_alloc and
+ * free of the library, the methods and the analysis.  Memory that OpenMP and libc take for themselves is not counted.
+ */
 #include "analysis/rivals.h"
 #include "test.h"
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *block, size_t bytes);
-void *__real_aligned_alloc(size_t alignment, size_t bytes);
-void __real_free(void *block);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *block, size_t bytes);
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
-void __wrap_free(void *block);
-
-static struct {
-    int64_t calls, fail_at, held; /* fail_at: counted from 1; 0: none fails */
-} heap;
-
-static int fails(void)
-{
-    return ++heap.calls == heap.fail_at;
-}
-
-static void *counted(void *block)
-{
-    heap.held += block != NULL;
-    return block;
-}
-
-void *__wrap_malloc(size_t bytes)
-{
-    return fails() ? NULL : counted(__real_malloc(bytes));
-}
-
-void *__wrap_calloc(size_t count, size_t bytes)
-{
-    return fails() ? NULL : counted(__real_calloc(count, bytes));
-}
-
-void *__wrap_realloc(void *block, size_t bytes)
-{
-    if (fails()) return NULL;
-    void *moved = __real_realloc(block, bytes);
-    heap.held += moved && !block;
-    return moved;
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
-{
-    return fails() ? NULL : counted(__real_aligned_alloc(alignment, bytes));
-}
-
-void __wrap_free(void *block)
-{
-    heap.held -= block != NULL;
-    __real_free(block);
-}
+#include "wrapped_heap.h"
 
 enum { H = 1, N = 70, D = 8, CALLS = 3 };
 

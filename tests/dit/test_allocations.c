@@ -1,10 +1,11 @@
 /* test_allocations.c - the n-th allocation fails, for every n: each reader, the model and a generation then say so,
  * give nothing back but the error, and hold nothing.
  *
- * The linker's --wrap puts the functions below in front of every malloc, calloc, realloc, aligned_alloc and free of
- * the library and the transformer; cJSON gets them by its hooks.  Memory that oneDNN, OpenMP and libc take for
+ * The linker's --wrap puts the functions of wrapped_heap.h in front of every malloc, calloc, realloc, aligned_alloc and
+ * free of the library and the transformer; cJSON gets them by its hooks.  Memory that oneDNN, OpenMP and libc take for
  * themselves is not counted. */
 #include "golden/golden.h"
+#include "wrapped_heap.h"
 
 #include "dit/generate.h"
 #include "dit/text.h"
@@ -13,61 +14,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *block, size_t bytes);
-void *__real_aligned_alloc(size_t alignment, size_t bytes);
-void __real_free(void *block);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *block, size_t bytes);
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
-void __wrap_free(void *block);
-
-static struct {
-    int64_t calls, fail_at, held; /* fail_at: counted from 1; 0: none fails */
-} heap;
-
-static int fails(void)
-{
-    return ++heap.calls == heap.fail_at;
-}
-
-static void *counted(void *block)
-{
-    heap.held += block != NULL;
-    return block;
-}
-
-void *__wrap_malloc(size_t bytes)
-{
-    return fails() ? NULL : counted(__real_malloc(bytes));
-}
-
-void *__wrap_calloc(size_t count, size_t bytes)
-{
-    return fails() ? NULL : counted(__real_calloc(count, bytes));
-}
-
-void *__wrap_realloc(void *block, size_t bytes)
-{
-    if (fails()) return NULL;
-    void *moved = __real_realloc(block, bytes);
-    heap.held += moved && !block;
-    return moved;
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
-{
-    return fails() ? NULL : counted(__real_aligned_alloc(alignment, bytes));
-}
-
-void __wrap_free(void *block)
-{
-    heap.held -= block != NULL;
-    __real_free(block);
-}
 
 /* One operation from nothing to nothing; leaves *result NULL when it fails. */
 typedef mcsa_status operation(void **result, mcsa_error *error);

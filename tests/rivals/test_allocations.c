@@ -1,64 +1,10 @@
 /* test_allocations.c - the n-th allocation fails, for every n and every method: the call says so in words, the same
  * call then succeeds, and nothing is held in the end.
  *
- * The linker's --wrap puts the functions below in front of every malloc, calloc, realloc, aligned_alloc and free of the
- * library and the methods.  Memory that OpenMP and libc take for themselves is not counted. */
+ * The linker's --wrap puts the functions of wrapped_heap.h in front of every malloc, calloc, realloc, aligned_alloc and
+ * free of the library and the methods.  Memory that OpenMP and libc take for themselves is not counted. */
 #include "fixture.h"
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *block, size_t bytes);
-void *__real_aligned_alloc(size_t alignment, size_t bytes);
-void __real_free(void *block);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *block, size_t bytes);
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
-void __wrap_free(void *block);
-
-static struct {
-    int64_t calls, fail_at, held; /* fail_at: counted from 1; 0: none fails */
-} heap;
-
-static int fails(void)
-{
-    return ++heap.calls == heap.fail_at;
-}
-
-static void *counted(void *block)
-{
-    heap.held += block != NULL;
-    return block;
-}
-
-void *__wrap_malloc(size_t bytes)
-{
-    return fails() ? NULL : counted(__real_malloc(bytes));
-}
-
-void *__wrap_calloc(size_t count, size_t bytes)
-{
-    return fails() ? NULL : counted(__real_calloc(count, bytes));
-}
-
-void *__wrap_realloc(void *block, size_t bytes)
-{
-    if (fails()) return NULL;
-    void *moved = __real_realloc(block, bytes);
-    heap.held += moved && !block;
-    return moved;
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
-{
-    return fails() ? NULL : counted(__real_aligned_alloc(alignment, bytes));
-}
-
-void __wrap_free(void *block)
-{
-    heap.held -= block != NULL;
-    __real_free(block);
-}
+#include "wrapped_heap.h"
 
 /* A run from its creation on, in which at most one allocation fails.  Returns whether one did. */
 static int play(const rival_config *config, const test_call *c, int64_t fail_at)
