@@ -412,11 +412,7 @@ int cmd_analyze(int argc, char **argv)
     if (status == MCSA_OK) status = perform(&j, &error);
     if (status == MCSA_OK) status = deliver(&j, &error);
 
-    if (status == MCSA_ECANCELED)
-        fputs("mcsa analyze: interrupted; nothing was written\n", stderr);
-    else if (status != MCSA_OK)
-        fprintf(stderr, "mcsa analyze: %s\n", error.text[0] ? error.text : mcsa_status_name(status));
+    int code = command_end("analyze", status, &error, "interrupted; nothing was written");
     close_job(&j);
-    if (status == MCSA_OK) return EXIT_DONE;
-    return status == MCSA_EINVAL ? EXIT_USAGE : EXIT_FAILED;
+    return code;
 }

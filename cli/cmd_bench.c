@@ -279,7 +279,5 @@ int cmd_bench(int argc, char **argv)
         return EXIT_USAGE;
     }
     mcsa_status status = run(suite, &set, &result, &error);
-    if (status == MCSA_OK) return EXIT_DONE;
-    fprintf(stderr, "mcsa bench: %s\n", error.text);
-    return status == MCSA_EINVAL ? EXIT_USAGE : EXIT_FAILED;
+    return command_end("bench", status, &error, "interrupted");
 }

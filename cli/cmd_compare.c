@@ -442,15 +442,11 @@ int cmd_compare(int argc, char **argv)
     if (status == MCSA_OK) status = perform(&j, &error);
     if (status == MCSA_OK) status = deliver(&j, &error);
 
-    if (status == MCSA_ECANCELED && j.set.report)
-        fprintf(stderr,
-                "mcsa compare: interrupted; %s keeps what was done, the same command goes on from there\n",
-                j.set.report);
-    else if (status == MCSA_ECANCELED)
-        fputs("mcsa compare: interrupted; nothing was kept, --report would\n", stderr);
-    else if (status != MCSA_OK)
-        fprintf(stderr, "mcsa compare: %s\n", error.text[0] ? error.text : mcsa_status_name(status));
+    char canceled[600] = "interrupted; nothing was kept, --report would";
+    if (j.set.report)
+        snprintf(canceled, sizeof canceled,
+                 "interrupted; %.480s keeps what was done, the same command goes on from there", j.set.report);
+    int code = command_end("compare", status, &error, canceled);
     close_job(&j);
-    if (status == MCSA_OK) return EXIT_DONE;
-    return status == MCSA_EINVAL ? EXIT_USAGE : EXIT_FAILED;
+    return code;
 }

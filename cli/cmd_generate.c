@@ -348,11 +348,9 @@ int cmd_generate(int argc, char **argv)
     if (status == MCSA_OK) status = perform(&j, &error);
     if (status == MCSA_OK) status = deliver(&j, &error);
 
-    if (status == MCSA_ECANCELED)
-        fprintf(stderr, "mcsa generate: interrupted; nothing was written%s\n",
-                j.capture ? " but captured calls" : "");
-    else if (status != MCSA_OK)
-        fprintf(stderr, "mcsa generate: %s\n", error.text[0] ? error.text : mcsa_status_name(status));
+    int code = command_end("generate", status, &error,
+                           j.capture ? "interrupted; nothing was written but captured calls"
+                                     : "interrupted; nothing was written");
     capture_close(j.capture);
     rendition_free(&j.made);
     rendition_free(&j.dense);
@@ -360,7 +358,5 @@ int cmd_generate(int argc, char **argv)
     context_free(&j.null_condition);
     free(j.noise);
     model_close(&j.model);
-    if (status == MCSA_OK) return EXIT_DONE;
-    /* The table of options, the library and the transformer all say EINVAL of what was typed. */
-    return status == MCSA_EINVAL ? EXIT_USAGE : EXIT_FAILED;
+    return code;
 }
