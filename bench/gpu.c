@@ -107,7 +107,7 @@ mcsa_status bench_gpu_open_on(bench_gpu *gpu, const bench_shape *shape, int clus
     const int K = density > 0 ? bench_selection_keys(shape->tokens, density) : 0;
     mcsa_status status = start(gpu, shape, error);
     if (status == MCSA_OK) status = place(gpu, shape, error);
-    if (status == MCSA_OK && gpu->backend->reserve(gpu->state, &gpu->x.dims, K) != MCSA_OK)
+    if (status == MCSA_OK && gpu->backend->reserve(gpu->state, &gpu->x.dims, K, 0) != MCSA_OK)
         status = mcsa_fail(error, MCSA_ENOMEM, "the GPU has no room for the scratch of %d heads", shape->heads);
     if (status == MCSA_OK) status = fill(gpu, shape, clusters, error);
     if (status != MCSA_OK) bench_gpu_close(gpu);

@@ -97,7 +97,7 @@ mcsa_status bench_problem_open(bench_problem *p, const bench_shape *shape, int c
     mcsa_backend_options options = { .memory = &p->memory, .threads = shape->threads, .C = shape->group };
     options.isa = shape->isa;
     if (mcsa_backend_cpu.open(&p->state, &options) != MCSA_OK ||
-        mcsa_backend_cpu.reserve(p->state, &dims, 0) != MCSA_OK) {
+        mcsa_backend_cpu.reserve(p->state, &dims, 0, 0) != MCSA_OK) {
         bench_problem_close(p);
         return mcsa_fail(error, MCSA_ENOMEM, "no memory for scratch of %d threads", shape->threads);
     }

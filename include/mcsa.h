@@ -11,10 +11,11 @@
  *     mcsa_run_free(run);
  *
  * On DENSE steps the run computes dense attention.  On ANCHOR steps it returns the dense output too, groups similar
- * queries into tiles of C, keeps for each group the K keys that hold the most exact attention mass, and caches groups,
- * keys and the dense - sparse residual.  On REUSE steps it attends to the cached keys with the q, k and v of the day and
- * adds the residual.  METHOD.md has the equations; letters here are those of METHOD.md: H heads, N tokens, D head
- * dimension, C queries per group, G groups, K kept keys.
+ * queries into tiles of C and similar keys into clusters, keeps for each group the clusters that hold the most exact
+ * attention mass per key, and caches groups, clusters and the dense - sparse residual.  On REUSE steps it attends, with
+ * the q, k and v of the day, to the kept keys and to the means of the clusters that are not kept, K rows in all, and adds
+ * the residual.  METHOD.md has the equations; letters here are those of METHOD.md: H heads, N tokens, D head dimension,
+ * C queries per group, G groups, K rows that a group attends to.
  *
  * With device = MCSA_DEVICE_CUDA the same run computes on an NVIDIA GPU: q, k, v, out and lse are device pointers, and
  * the calls put work on config.stream in order and return.  Only mcsa_run_stats waits for the GPU, to read stage times;
@@ -86,6 +87,13 @@ typedef enum mcsa_residual {
     MCSA_RESIDUAL_OFF   /* no compensation: for ablations */
 } mcsa_residual;
 
+/* What stands for the keys that a group does not keep. */
+typedef enum mcsa_tail {
+    MCSA_TAIL_DEFAULT = 0, /* off */
+    MCSA_TAIL_MEANS, /* keys are kept by clusters; a cluster that is not kept is one row, its mean key and value today */
+    MCSA_TAIL_OFF    /* nothing, as in the paper: keys are kept one by one */
+} mcsa_tail;
+
 typedef enum mcsa_sharing {
     MCSA_BRANCHES_DEFAULT = 0, /* shared when there are two branches, apart otherwise */
     MCSA_BRANCHES_SHARED,      /* branch 0's groups and kept keys serve all branches; each keeps its own residual */
@@ -114,7 +122,7 @@ typedef struct mcsa_config {
     int steps;            /* S, denoising steps; required */
     int layers;           /* L, self-attention layers; required */
     int branches;         /* guidance branches; default 1 */
-    float density;        /* K / N, in (0, 1]; default 0.10 */
+    float density;        /* K / N, in (0, 1], means included; default 0.10 */
     int group;            /* C, queries per group; default 128 */
     const char *schedule; /* "ramp" (default), "paper", "every:N[,W]", "list:a,b,c"; see mcsa_schedule_fill */
     const mcsa_action *actions; /* [layers, steps]; replaces `schedule` when not NULL; copied */
@@ -130,6 +138,7 @@ typedef struct mcsa_config {
     mcsa_device device;   /* default: the CPU.  `threads` and `isa` are the CPU's alone */
     int device_index;     /* CUDA: which of the visible GPUs; default the first */
     void *stream;         /* CUDA: a cudaStream_t of that GPU; default the legacy default stream */
+    mcsa_tail tail;
 } mcsa_config;
 
 typedef struct mcsa_run mcsa_run;

@@ -108,7 +108,7 @@ static mcsa_status group_pddp(analysis_chooser *c, const analysis_head *head, in
     c->order.N = head->N;
     c->order.C = C;
     c->order.G = (head->N + C - 1) / C;
-    if (mcsa_backend_cpu.reserve(state, &x.dims, 0) != MCSA_OK)
+    if (mcsa_backend_cpu.reserve(state, &x.dims, 0, 0) != MCSA_OK)
         return mcsa_fail(error, MCSA_ENOMEM, "no memory to group %d queries", head->N);
     mcsa_backend_cpu.group(state, &x, &c->order);
     return rival_partition_blocks(queries, 1, head->N, C, c->order.order, error);

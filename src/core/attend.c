@@ -3,9 +3,9 @@
 
 #include "cache.h"
 
-static mcsa_status reserve_scratch(mcsa_run *run, const mcsa_dims *dims, int K)
+static mcsa_status reserve_scratch(mcsa_run *run, const mcsa_dims *dims, int K, int P)
 {
-    if (run->backend->reserve(run->state, dims, K) == MCSA_OK) return MCSA_OK;
+    if (run->backend->reserve(run->state, dims, K, P) == MCSA_OK) return MCSA_OK;
     return mcsa_fail(&run->error, MCSA_ENOMEM, "no memory for scratch: %d heads of %d queries and %d keys, D = %d",
                      dims->H, dims->N, dims->M, dims->D);
 }
@@ -25,9 +25,18 @@ static void attend_dense(mcsa_run *run, const mcsa_qkv *x, float *lse)
 
 mcsa_status mcsa_attend_full(mcsa_run *run, const mcsa_qkv *x, float *lse)
 {
-    TRY(reserve_scratch(run, &x->dims, 0));
+    TRY(reserve_scratch(run, &x->dims, 0, 0));
     attend_dense(run, x, lse);
     return run->backend->outcome(run->state, &run->error);
+}
+
+/* Similar queries meet, and so do similar keys where means stand for those that are not kept. */
+static void group_and_cluster(mcsa_run *run, const mcsa_qkv *x, mcsa_selection *selection)
+{
+    const mcsa_backend *backend = run->backend;
+    backend->group(run->state, x, selection);
+    if (selection->P) backend->cluster(run->state, x, selection);
+    backend->lap(run->state, &run->stats.grouping_s);
 }
 
 /* Dense output, groups, kept keys: at once where the backend can, else dense attention that leaves its row LSE for a
@@ -38,15 +47,13 @@ static double attend_and_choose(mcsa_run *run, const mcsa_qkv *x, mcsa_selection
     double pairs = full_pairs(&x->dims);
     if (backend->attend_select) {
         backend->lap(run->state, NULL);
-        backend->group(run->state, x, selection); /* similar queries meet */
-        backend->lap(run->state, &run->stats.grouping_s);
+        group_and_cluster(run, x, selection);
         pairs += backend->attend_select(run->state, x, selection);
         backend->lap(run->state, &run->stats.dense_s);
         return pairs;
     }
     attend_dense(run, x, run->lse.data);
-    backend->group(run->state, x, selection);
-    backend->lap(run->state, &run->stats.grouping_s);
+    group_and_cluster(run, x, selection);
     backend->select(run->state, x, run->lse.data, selection);
     backend->lap(run->state, &run->stats.selection_s);
     return 1.5 * pairs;
@@ -61,7 +68,7 @@ mcsa_status mcsa_attend_anchor(mcsa_run *run, mcsa_site at, const mcsa_qkv *x)
     mcsa_selection *selection = leader ? &leader->own : &plan->own;
     double pairs = full_pairs(&x->dims);
     TRY(mcsa_cache_reserve(run, plan, &x->dims, !leader));
-    TRY(reserve_scratch(run, &x->dims, selection->K));
+    TRY(reserve_scratch(run, &x->dims, selection->K, selection->P));
     if (leader)
         attend_dense(run, x, NULL);
     else

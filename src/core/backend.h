@@ -37,8 +37,9 @@ typedef struct mcsa_backend {
     void (*close)(void *state);
     /* Whether the verbs take tensors of this dtype, shape, alignment and place. */
     mcsa_status (*supports)(const void *state, const mcsa_qkv *x, mcsa_error *error);
-    /* K: keys that a group keeps, or 0 when only attend_dense follows. */
-    mcsa_status (*reserve)(void *state, const mcsa_dims *dims, int K);
+    /* K rows that a group attends to and P clusters of keys, as in mcsa_selection; both 0 when only attend_dense
+     * follows. */
+    mcsa_status (*reserve)(void *state, const mcsa_dims *dims, int K, int P);
     int64_t (*scratch_bytes)(const void *state);
     int64_t (*residual_bytes)(mcsa_residual form, const mcsa_dims *dims);
 
@@ -46,12 +47,15 @@ typedef struct mcsa_backend {
     void (*attend_dense)(void *state, const mcsa_qkv *x, float *lse);
     /* q -> selection->order */
     void (*group)(void *state, const mcsa_qkv *x, mcsa_selection *selection);
-    /* q, k, lse, order -> selection->kept */
+    /* k -> selection->members and first; P > 0 */
+    void (*cluster)(void *state, const mcsa_qkv *x, mcsa_selection *selection);
+    /* q, k, lse, order, clusters -> selection->kept */
     void (*select)(void *state, const mcsa_qkv *x, const float *lse, mcsa_selection *selection);
-    /* attend_dense and select at once, from order: out and selection->kept.  Returns the query-key pairs beyond those
-     * of attend_dense, half a pair for scores alone.  NULL: this backend attends, then selects. */
+    /* attend_dense and select at once, from order and clusters: out and selection->kept.  Returns the query-key pairs
+     * beyond those of attend_dense, half a pair for scores alone.  NULL: this backend attends, then selects. */
     double (*attend_select)(void *state, const mcsa_qkv *x, mcsa_selection *selection);
-    /* sparse attention of every group over its kept keys.  Returns the query-key pairs computed, padding included. */
+    /* sparse attention of every group over its kept keys, and over the means of the clusters that it does not keep as
+     * they are now.  Returns the query-key pairs computed, padding included; a mean counts as a key. */
     int64_t (*attend_tokens)(void *state, const mcsa_qkv *x, const mcsa_selection *selection,
                              const mcsa_residual_rows *residual);
 

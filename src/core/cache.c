@@ -35,17 +35,30 @@ mcsa_miss mcsa_cache_find(mcsa_run *run, mcsa_site at, const mcsa_dims *dims, co
     return (*selection)->number == plan->selection ? MCSA_MISS_NONE : MCSA_MISS_LEADER;
 }
 
-static int kept_keys(const mcsa_run *run, int N)
+static int rows_of_group(const mcsa_run *run, int N)
 {
     int K = (int)((double)run->config.density * N + 0.5);
     return K < 1 ? 1 : K > N ? N : K;
+}
+
+/* Clusters of CLUSTER keys on average, larger ones where more than half of a group's K rows could be means. */
+static int clusters_of_head(const mcsa_run *run, int N, int K)
+{
+    enum { CLUSTER = 28 };
+    if (run->config.tail != MCSA_TAIL_MEANS) return 0;
+    int P = (int)(((int64_t)N + CLUSTER / 2) / CLUSTER);
+    if (P > K / 2) P = K / 2;
+    return P < 1 ? 1 : P > MCSA_MAX_CLUSTERS ? MCSA_MAX_CLUSTERS : P;
 }
 
 /* Lays the selection out in its block; with block NULL only measures. */
 static size_t carve_selection(mcsa_selection *s, void *block)
 {
     mcsa_arena arena = { block, 0 };
-    s->order = mcsa_arena_take(&arena, sizeof *s->order * (size_t)s->H * (size_t)s->N);
+    size_t keys = (size_t)s->H * (size_t)s->N, firsts = (size_t)s->H * ((size_t)s->P + 1);
+    s->order = mcsa_arena_take(&arena, sizeof *s->order * keys);
+    s->members = s->P ? mcsa_arena_take(&arena, sizeof *s->members * keys) : NULL;
+    s->first = s->P ? mcsa_arena_take(&arena, sizeof *s->first * firsts) : NULL;
     s->kept = mcsa_arena_take(&arena, sizeof *s->kept * (size_t)s->H * (size_t)s->G * (size_t)s->words);
     return arena.used;
 }
@@ -57,8 +70,9 @@ static mcsa_status reserve_selection(mcsa_run *run, mcsa_selection *s, const mcs
     s->N = dims->N;
     s->C = run->config.group;
     s->G = (dims->N + s->C - 1) / s->C;
-    s->K = kept_keys(run, dims->N);
-    s->words = ((int64_t)dims->N + 63) / 64;
+    s->K = rows_of_group(run, dims->N);
+    s->P = clusters_of_head(run, dims->N, s->K);
+    s->words = ((int64_t)(s->P ? s->P : dims->N) + 63) / 64;
     size_t bytes = carve_selection(s, NULL);
     if (mcsa_block_reserve(&run->memory, &s->memory, bytes))
         return mcsa_fail(&run->error, MCSA_ENOMEM,

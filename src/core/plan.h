@@ -19,14 +19,20 @@ typedef struct mcsa_qkv {
     float scale;
 } mcsa_qkv;
 
-/* Groups of similar queries and the keys that each group keeps. */
+enum { MCSA_MAX_CLUSTERS = 8192 }; /* of a head's keys: a GPU ranks those of a group on chip */
+
+/* Groups of similar queries and what each group attends to: K keys, chosen one by one (P = 0); or at most K rows, the
+ * keys of the clusters that it keeps and the means of all others (P > 0). */
 typedef struct mcsa_selection {
     int H, N, C, G, K;
-    int64_t words;     /* of one group's bitmap: ceil(N / 64) */
+    int P;             /* clusters of keys per head, or 0 */
+    int64_t words;     /* of one group's bitmap: ceil(N / 64), or ceil(P / 64) */
     int32_t *order;    /* [H, N] queries; group g of a head is order[g C .. min((g + 1) C, N)) */
-    uint64_t *kept;    /* [H, G, words] bit j: key j is kept; exactly K bits per group */
+    int32_t *members;  /* [H, N] keys; cluster p of a head is members[first[p] .. first[p + 1]), ascending; maybe empty */
+    int32_t *first;    /* [H, P + 1] */
+    uint64_t *kept;    /* [H, G, words] bit j: key j, or cluster p, is kept; exactly K keys per group when P = 0 */
     int64_t number;    /* identifies this choice among all of the run; 0: none */
-    mcsa_block memory; /* of order and kept */
+    mcsa_block memory; /* of the four arrays; members and first are NULL when P = 0 */
 } mcsa_selection;
 
 /* What one (layer, branch) remembers between steps. */

@@ -42,6 +42,7 @@ static mcsa_status resolve_config(mcsa_config *c, mcsa_error *error)
     if (c->threads == 0) c->threads = omp_get_max_threads();
     if (!c->schedule) c->schedule = "ramp";
     if (c->residual == MCSA_RESIDUAL_DEFAULT) c->residual = MCSA_RESIDUAL_BF16;
+    if (c->tail == MCSA_TAIL_DEFAULT) c->tail = MCSA_TAIL_OFF;
     if (c->sharing == MCSA_BRANCHES_DEFAULT) c->sharing = c->branches == 2 ? MCSA_BRANCHES_SHARED : MCSA_BRANCHES_APART;
     TRY(check_range(error, "config.steps", c->steps, 1, 1000000));
     TRY(check_range(error, "config.layers", c->layers, 1, 10000));
@@ -50,6 +51,7 @@ static mcsa_status resolve_config(mcsa_config *c, mcsa_error *error)
     TRY(check_range(error, "config.threads", c->threads, 1, 4096));
     TRY(check_range(error, "config.dense_layers", c->dense_layers, 0, c->layers));
     TRY(check_range(error, "config.residual", (int)c->residual, MCSA_RESIDUAL_BF16, MCSA_RESIDUAL_OFF));
+    TRY(check_range(error, "config.tail", (int)c->tail, MCSA_TAIL_MEANS, MCSA_TAIL_OFF));
     TRY(check_range(error, "config.sharing", (int)c->sharing, MCSA_BRANCHES_SHARED, MCSA_BRANCHES_APART));
     TRY(check_range(error, "config.isa", (int)c->isa, MCSA_ISA_AUTO, MCSA_ISA_AVX512BF16));
     TRY(check_range(error, "config.device", (int)c->device, MCSA_DEVICE_CPU, MCSA_DEVICE_CUDA));
@@ -109,6 +111,8 @@ static mcsa_status create(mcsa_run **out, const mcsa_config *config, mcsa_error 
     TRY(resolve_config(&c, error));
     const mcsa_backend *backend;
     TRY(mcsa_backend_find(&backend, c.device, error));
+    if (c.tail == MCSA_TAIL_MEANS && !backend->cluster)
+        return mcsa_fail(error, MCSA_EUNSUPPORTED, "config.tail is means; the %s backend has only off", backend->name);
     mcsa_memory host = mcsa_memory_from(c.device == MCSA_DEVICE_CPU ? &c.allocator : &(mcsa_allocator){ 0 });
     mcsa_block block = { 0 };
     if (mcsa_block_reserve(&host, &block, carve_run(NULL, &c, &actions, &plans)))

@@ -22,8 +22,9 @@ static size_t carve(mcsa_cpu *cpu, void *data)
 }
 
 /* On failure the old scratch stays, so that plans of the old shape can still be reused. */
-static mcsa_status reserve(void *state, const mcsa_dims *dims, int K)
+static mcsa_status reserve(void *state, const mcsa_dims *dims, int K, int P)
 {
+    (void)P;
     (void)K; /* a list of kept keys is as long as the keys in a tile */
     mcsa_cpu *cpu = state;
     int64_t HN = (int64_t)dims->H * dims->N;

@@ -27,6 +27,14 @@ cudaError_t mcsa_cuda_attend_dense(const mcsa_qkv *x, float *lse, cudaStream_t s
 size_t mcsa_cuda_group_bytes(const mcsa_dims *dims);
 cudaError_t mcsa_cuda_group(const mcsa_qkv *x, int32_t *order, void *scratch, cudaStream_t stream);
 
+/* Clusters of similar keys: selection->members and first from k. */
+size_t mcsa_cuda_cluster_bytes(const mcsa_dims *dims, int P);
+cudaError_t mcsa_cuda_cluster(const mcsa_qkv *x, const mcsa_selection *selection, void *scratch, cudaStream_t stream);
+
+/* Means of the members of each cluster, rounded to the dtype of x: rows [H, P, D], FP32 sums in the order of the
+ * members.  The row of an empty cluster stays as it was. */
+cudaError_t mcsa_cuda_means(const mcsa_tensor *x, const mcsa_selection *selection, void *rows, cudaStream_t stream);
+
 /* Group mass m_gj of equation (2) for heads [head, head + heads): mass [heads, G, pitch], pitch >= M a multiple of 128;
  * what lies past M is unspecified. */
 typedef struct mcsa_cuda_mass_job {

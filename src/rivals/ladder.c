@@ -84,7 +84,7 @@ mcsa_status rival_group_pddp(rival_rung *rung, const rival_call *call, rival_par
     int C = dense->config.group;
     size_t bytes = sizeof(int32_t) * (size_t)dims->H * (size_t)dims->N;
     TRY(rival_partition_blocks(queries, dims->H, dims->N, C, NULL, error));
-    if (mcsa_block_reserve(&memory, &order, bytes) || dense->backend->reserve(dense->state, dims, 1) != MCSA_OK) {
+    if (mcsa_block_reserve(&memory, &order, bytes) || dense->backend->reserve(dense->state, dims, 1, 0) != MCSA_OK) {
         mcsa_block_release(&memory, &order);
         return mcsa_fail(error, MCSA_ENOMEM, "no memory to group %d queries in %d heads", dims->N, dims->H);
     }
