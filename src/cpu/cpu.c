@@ -11,28 +11,35 @@ static size_t carve(mcsa_cpu *cpu, void *data)
     int queries = cpu->C > MCSA_DENSE_TILE ? cpu->C : MCSA_DENSE_TILE;
     for (int t = 0; t < cpu->threads; t++)
         mcsa_tile_carve(data ? &tiles[t] : &measured, &arena, queries, cpu->D, cpu->M);
-    size_t rows = (size_t)cpu->HN;
+    size_t rows = (size_t)cpu->HN, clusters = (size_t)cpu->HP;
     cpu->tiles = tiles;
     cpu->group.projection = mcsa_arena_take(&arena, sizeof(float) * rows);
     cpu->group.rank = mcsa_arena_take(&arena, sizeof(uint32_t) * rows);
     cpu->group.order = mcsa_arena_take(&arena, sizeof(int32_t) * rows);
     for (int i = 0; i < 2; i++)
         cpu->group.bounds[i] = mcsa_arena_take(&arena, sizeof(int32_t) * (rows / (size_t)cpu->C + 2));
+    cpu->clusters.key = mcsa_arena_take(&arena, sizeof(float) * clusters * (size_t)cpu->D);
+    cpu->clusters.value = mcsa_arena_take(&arena, sizeof(float) * clusters * (size_t)cpu->D);
+    cpu->clusters.half = mcsa_arena_take(&arena, sizeof(float) * clusters);
+    cpu->clusters.log2_size = mcsa_arena_take(&arena, sizeof(float) * clusters);
+    cpu->clusters.label = mcsa_arena_take(&arena, clusters ? sizeof(int32_t) * rows : 0);
+    cpu->clusters.rank = mcsa_arena_take(&arena, sizeof(uint64_t) * (size_t)cpu->threads * (size_t)cpu->P);
     return arena.used;
 }
 
 /* On failure the old scratch stays, so that plans of the old shape can still be reused. */
 static mcsa_status reserve(void *state, const mcsa_dims *dims, int K, int P)
 {
-    (void)P;
-    (void)K; /* a list of kept keys is as long as the keys in a tile */
+    (void)K; /* lists of rows in a tile are as long as all keys */
     mcsa_cpu *cpu = state;
-    int64_t HN = (int64_t)dims->H * dims->N;
-    if (dims->D <= cpu->D && dims->M <= cpu->M && HN <= cpu->HN) return MCSA_OK;
+    int64_t HN = (int64_t)dims->H * dims->N, HP = (int64_t)dims->H * P;
+    if (dims->D <= cpu->D && dims->M <= cpu->M && HN <= cpu->HN && HP <= cpu->HP && P <= cpu->P) return MCSA_OK;
     mcsa_cpu wanted = *cpu;
     if (dims->D > wanted.D) wanted.D = dims->D;
     if (dims->M > wanted.M) wanted.M = dims->M;
     if (HN > wanted.HN) wanted.HN = HN;
+    if (HP > wanted.HP) wanted.HP = HP;
+    if (P > wanted.P) wanted.P = P;
     if (mcsa_block_reserve(wanted.memory, &wanted.scratch, carve(&wanted, NULL))) return MCSA_ENOMEM;
     *cpu = wanted;
     carve(cpu, cpu->scratch.data);
@@ -107,6 +114,7 @@ const mcsa_backend mcsa_backend_cpu = {
     .residual_bytes = residual_bytes,
     .attend_dense = mcsa_cpu_attend_dense,
     .group = mcsa_cpu_group,
+    .cluster = mcsa_cpu_cluster,
     .select = mcsa_cpu_select,
     .attend_select = mcsa_cpu_attend_select,
     .attend_tokens = mcsa_cpu_attend_tokens,

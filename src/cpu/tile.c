@@ -51,12 +51,6 @@ static int block_size(int keys)
     return (even + 5) / 6 * 6 < MCSA_KEY_BLOCK ? (even + 5) / 6 * 6 : MCSA_KEY_BLOCK;
 }
 
-static int strip_lanes(const mcsa_tile *tile, int at)
-{
-    int left = tile->count - at;
-    return left < MCSA_STRIP ? mcsa_lanes(left) : MCSA_STRIP;
-}
-
 void mcsa_tile_load(mcsa_tile *tile, const mcsa_kernels *kernels, const mcsa_rows *queries)
 {
     tile->kernels = kernels;
@@ -65,7 +59,7 @@ void mcsa_tile_load(mcsa_tile *tile, const mcsa_kernels *kernels, const mcsa_row
     for (int i = 0; i < tile->count; i += MCSA_STRIP) {
         mcsa_rows rows = part(queries, i, MCSA_STRIP);
         /* values is at least [STRIP, D] words and idle until keys are staged */
-        kernels->pack_queries(&rows, strip_lanes(tile, i), tile->queries + (ptrdiff_t)i * tile->D, tile->values);
+        kernels->pack_queries(&rows, mcsa_strip_lanes(tile, i), tile->queries + (ptrdiff_t)i * tile->D, tile->values);
     }
 }
 
@@ -89,7 +83,7 @@ static void finish_rows(mcsa_tile *tile)
 {
     for (int i = 0; i < tile->count; i += MCSA_STRIP) {
         mcsa_strip *strip = &tile->strips[i / MCSA_STRIP];
-        int lanes = strip_lanes(tile, i), used = tile->count - i < lanes ? tile->count - i : lanes;
+        int lanes = mcsa_strip_lanes(tile, i), used = tile->count - i < lanes ? tile->count - i : lanes;
         tile->kernels->finish(tile->output + (ptrdiff_t)i * tile->D, tile->D, lanes, strip->sum, used,
                               tile->rows + (ptrdiff_t)i * tile->D);
         for (int l = 0; l < used; l++) tile->lse[i + l] = LN_2 * (strip->max[l] + log2f(strip->sum[l]));
@@ -106,22 +100,33 @@ int mcsa_tile_trail_fits(const mcsa_tile *tile, int keys)
     return (size_t)words_of(tile, keys) * (size_t)mcsa_lanes(tile->count) <= tile->trail_words;
 }
 
-void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale, int trail)
+/* Scores [count, lanes] in units of log2, plus what each of their rows counts for. */
+static void add_sizes(float *scores, const mcsa_rows *means, int lanes, float scale2, const float *log2_size)
+{
+    for (int j = 0; j < means->count; j++, scores += lanes) {
+        float size = log2_size[means->index[j]];
+        for (int i = 0; i < lanes; i++) scores[i] = scores[i] * scale2 + size;
+    }
+}
+
+/* Adds the rows to what begin_rows began.  log2_size: of each row by its index, or NULL when a row counts once. */
+static void attend_rows(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, const float *log2_size,
+                        float scale, int trail)
 {
     const mcsa_kernels *kernel = tile->kernels;
     uint32_t *probabilities = trail ? tile->trail : tile->probabilities;
     float *max = tile->trail_max;
-    int block = block_size(keys->count);
-    begin_rows(tile);
+    int block = keys->count ? block_size(keys->count) : 1;
     for (int j = 0; j < keys->count; j += block) {
         mcsa_rows k = part(keys, j, block), v = part(values, j, block);
         kernel->stage_keys(&k, tile->staged, tile->keys);
         kernel->stage_values(&v, tile->values);
         for (int i = 0; i < tile->count; i += MCSA_STRIP) {
-            int lanes = strip_lanes(tile, i);
+            int lanes = mcsa_strip_lanes(tile, i);
             mcsa_strip *strip = &tile->strips[i / MCSA_STRIP];
             kernel->scores(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, lanes, tile->scores);
-            kernel->softmax(tile->scores, k.count, lanes, scale * LOG2_E, strip, probabilities);
+            if (log2_size) add_sizes(tile->scores, &k, lanes, scale * LOG2_E, log2_size);
+            kernel->softmax(tile->scores, k.count, lanes, log2_size ? 1 : scale * LOG2_E, strip, probabilities);
             kernel->accumulate(tile->values, probabilities, k.count, tile->D, lanes, strip->alpha,
                                tile->output + (ptrdiff_t)i * tile->D);
             if (!trail) continue;
@@ -130,6 +135,21 @@ void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *v
             max += MCSA_STRIP;
         }
     }
+}
+
+void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale, int trail)
+{
+    begin_rows(tile);
+    attend_rows(tile, keys, values, NULL, scale, trail);
+    finish_rows(tile);
+}
+
+void mcsa_tile_attend_means(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, const mcsa_means *means,
+                            float scale)
+{
+    begin_rows(tile);
+    attend_rows(tile, keys, values, NULL, scale, 0);
+    attend_rows(tile, &means->keys, &means->values, means->log2_size, scale, 0);
     finish_rows(tile);
 }
 
@@ -143,7 +163,7 @@ void mcsa_tile_trail_mass(mcsa_tile *tile, int keys)
         int count = keys - j < block ? keys - j : block;
         memset(tile->partial, 0, sizeof *tile->partial * MCSA_KEY_BLOCK * MCSA_LANES);
         for (int i = 0; i < tile->count; i += MCSA_STRIP, max += MCSA_STRIP) {
-            int lanes = strip_lanes(tile, i);
+            int lanes = mcsa_strip_lanes(tile, i);
             load_lse(tile, i, tile->lse, minus_lse2);
             tile->kernels->weigh(probabilities, count, lanes, max, minus_lse2, tile->partial);
             probabilities += (ptrdiff_t)words_of(tile, count) * lanes;
@@ -162,8 +182,8 @@ void mcsa_tile_mass(mcsa_tile *tile, const mcsa_rows *keys, float scale, const f
         memset(tile->partial, 0, sizeof *tile->partial * MCSA_KEY_BLOCK * MCSA_LANES);
         for (int i = 0; i < tile->count; i += MCSA_STRIP) {
             load_lse(tile, i, lse, minus_lse2);
-            kernel->mass(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D, strip_lanes(tile, i),
-                         scale * LOG2_E, minus_lse2, tile->partial);
+            kernel->mass(tile->keys, tile->queries + (ptrdiff_t)i * tile->D, k.count, tile->D,
+                         mcsa_strip_lanes(tile, i), scale * LOG2_E, minus_lse2, tile->partial);
         }
         kernel->mass_sum(tile->partial, k.count, tile->mass + j);
     }

@@ -11,6 +11,12 @@
 
 enum { MCSA_DENSE_TILE = 128 }; /* queries of a tile of dense attention */
 
+/* Rows that stand for several keys each, and for their values. */
+typedef struct mcsa_means {
+    mcsa_rows keys, values;
+    const float *log2_size; /* by row of the head: how many keys, its logarithm */
+} mcsa_means;
+
 typedef struct mcsa_tile {
     const mcsa_kernels *kernels;
     int count, D;              /* of the queries loaded now */
@@ -41,6 +47,10 @@ void mcsa_tile_load(mcsa_tile *tile, const mcsa_kernels *kernels, const mcsa_row
  * trail: leave the probabilities for mcsa_tile_trail_mass, where mcsa_tile_trail_fits. */
 void mcsa_tile_attend(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, float scale, int trail);
 
+/* The same over the given rows and means, either of which may be none, in one softmax. */
+void mcsa_tile_attend_means(mcsa_tile *tile, const mcsa_rows *keys, const mcsa_rows *values, const mcsa_means *means,
+                            float scale);
+
 /* Whether the probabilities of `keys` keys fit the trail: beyond it they would go through memory, and computing the
  * scores again is as cheap. */
 int mcsa_tile_trail_fits(const mcsa_tile *tile, int keys);
@@ -54,6 +64,13 @@ void mcsa_tile_mass(mcsa_tile *tile, const mcsa_rows *keys, float scale, const f
 static inline int mcsa_lanes(int count)
 {
     return (count + MCSA_LANES - 1) / MCSA_LANES * MCSA_LANES;
+}
+
+/* Lanes of the strip that begins at query `at`. */
+static inline int mcsa_strip_lanes(const mcsa_tile *tile, int at)
+{
+    int left = tile->count - at;
+    return left < MCSA_STRIP ? mcsa_lanes(left) : MCSA_STRIP;
 }
 
 #endif
