@@ -116,10 +116,9 @@ static mcsa_status supports(const void *state, const mcsa_qkv *x, mcsa_error *er
 /* One block serves all verbs, since they follow one another on the stream. */
 static mcsa_status reserve(void *state, const mcsa_dims *dims, int K, int P)
 {
-    (void)P;
     mcsa_cuda *cuda = state;
     if (K == 0) return MCSA_OK;
-    size_t sizes[] = { mcsa_cuda_group_bytes(dims), mcsa_cuda_select_bytes(dims),
+    size_t sizes[] = { mcsa_cuda_group_bytes(dims), mcsa_cuda_select_bytes(dims, P),
                        mcsa_cuda_attend_tokens_bytes(dims, K) },
            most = 0;
     for (int i = 0; i < 3; i++) most = sizes[i] > most ? sizes[i] : most;

@@ -56,8 +56,40 @@ typedef struct mcsa_cuda_top_job {
 } mcsa_cuda_top_job;
 cudaError_t mcsa_cuda_top(const mcsa_cuda_top_job *job, cudaStream_t stream);
 
-/* Mass and top-K over chunks of heads: selection->kept from q, k, lse and selection->order. */
-size_t mcsa_cuda_select_bytes(const mcsa_dims *dims);
+/* Rows of heads [head, head + heads) of x [H, N, D] in the order of the clusters. */
+typedef struct mcsa_cuda_collect_job {
+    const mcsa_tensor *x;
+    const int32_t *members; /* [H, N] */
+    int head, heads;
+    void *rows; /* [heads, N, D] */
+} mcsa_cuda_collect_job;
+cudaError_t mcsa_cuda_collect(const mcsa_cuda_collect_job *job, cudaStream_t stream);
+
+/* Worth of each cluster, the mean mass of its members: FP32 sums in the order of the members; 0 when empty. */
+typedef struct mcsa_cuda_fold_job {
+    const float *mass;    /* [rows, pitch], masses in the order of the clusters */
+    int64_t pitch;        /* a multiple of 4 */
+    const int32_t *first; /* [rows / G, P + 1] */
+    int64_t rows;
+    int G, P;
+    float *worth; /* [rows, P] */
+} mcsa_cuda_fold_job;
+cudaError_t mcsa_cuda_fold(const mcsa_cuda_fold_job *job, cudaStream_t stream);
+
+/* Clusters in the order of worth, of equal worth the lower one first, each kept if its keys fit into K rows together
+ * with those kept before and the means of all others that are not empty: kept [rows, ceil(P / 64)].  P is at most
+ * MCSA_MAX_CLUSTERS. */
+typedef struct mcsa_cuda_rank_job {
+    const float *worth;   /* [rows, P], none negative */
+    const int32_t *first; /* [rows / G, P + 1] */
+    int64_t rows;
+    int G, P, K;
+    uint64_t *kept;
+} mcsa_cuda_rank_job;
+cudaError_t mcsa_cuda_rank(const mcsa_cuda_rank_job *job, cudaStream_t stream);
+
+/* Selection over chunks of heads: selection->kept from q, k, lse, selection->order and, when P > 0, the clusters. */
+size_t mcsa_cuda_select_bytes(const mcsa_dims *dims, int P);
 cudaError_t mcsa_cuda_select(const mcsa_qkv *x, const float *lse, const mcsa_selection *selection, void *scratch,
                              cudaStream_t stream);
 

@@ -1,8 +1,12 @@
-/* select.cu - kept keys of every group: masses of a few heads at a time into scratch, and the K largest of each row.
+/* select.cu - kept keys, or kept clusters of keys, of every group: masses of a few heads at a time into scratch, then
+ * the K largest of each row, or the ranks of its clusters.
  *
  * The masses of all heads at once would be 7 GB at H = 40, N = 75,600.  A mass kernel gives each multiprocessor one
  * block of two groups at a time, so a launch runs as whole waves of them; the number of heads in a chunk is the one
- * within BUDGET that leaves the fewest idle (4 heads there: 1184 blocks, 8.97 waves). */
+ * within BUDGET that leaves the fewest idle (4 heads there: 1184 blocks, 8.97 waves).
+ *
+ * For clusters the keys of a chunk are copied first so that those of a cluster lie side by side, and their masses too:
+ * reading the masses in the order of the members instead would fetch 32 bytes for each 4. */
 #include "cuda/kernels.h"
 
 namespace
@@ -37,28 +41,103 @@ chunking chunks_of(int H, int N)
     return c;
 }
 
+/* Heads [head, head + heads) of a call of select. */
+struct chunk {
+    const mcsa_qkv *x;
+    const float *lse;
+    const mcsa_selection *selection;
+    int head, heads;
+    int64_t rows, pitch; /* rows: heads G */
+};
+
+/* Scratch of a chunk; but for the last, parts are of a multiple of 256 bytes. */
+struct parts {
+    float *mass;  /* [heads, G, pitch] */
+    void *keys;   /* [heads, N, D] in the order of the clusters */
+    float *worth; /* [heads, G, P] */
+};
+
+size_t mass_bytes(const chunking &c)
+{
+    return (size_t)(c.heads * c.head_masses) * sizeof(float);
+}
+
+size_t keys_bytes(const chunking &c, const mcsa_dims *dims)
+{
+    return ((size_t)c.heads * dims->N * dims->D * sizeof(uint16_t) + 255) / 256 * 256;
+}
+
+parts lay_out(const chunking &c, const mcsa_dims *dims, void *scratch)
+{
+    char *keys = (char *)scratch + mass_bytes(c);
+    return { (float *)scratch, keys, (float *)(keys + keys_bytes(c, dims)) };
+}
+
+uint64_t *kept_of(const chunk &c)
+{
+    const mcsa_selection *s = c.selection;
+    return s->kept + (int64_t)c.head * s->G * s->words;
+}
+
+cudaError_t keep_keys(const chunk &c, const parts &scratch, cudaStream_t stream)
+{
+    const mcsa_selection *s = c.selection;
+    mcsa_cuda_mass_job mass = { c.x, c.lse, s->order, c.head, c.heads, scratch.mass, c.pitch };
+    cudaError_t error = mcsa_cuda_mass(&mass, stream);
+    if (error != cudaSuccess) return error;
+    mcsa_cuda_top_job top = { scratch.mass, c.rows, c.pitch, s->N, s->K, kept_of(c) };
+    return mcsa_cuda_top(&top, stream);
+}
+
+/* Masses of the keys as they lie in their copy. */
+cudaError_t mass_by_cluster(const chunk &c, const parts &scratch, cudaStream_t stream)
+{
+    int64_t N = c.x->dims.N, D = c.x->dims.D, before = c.head * N;
+    mcsa_tensor q = *c.x->q, k = { scratch.keys, c.x->dims.dtype, { c.heads, N, D }, { N * D, D, 1 } };
+    q.data = (uint16_t *)q.data + c.head * q.stride[0];
+    q.shape[0] = c.heads;
+    mcsa_qkv x = *c.x;
+    x.q = &q;
+    x.k = &k;
+    x.dims.H = c.heads;
+    mcsa_cuda_mass_job mass = { &x, c.lse + before, c.selection->order + before, 0, c.heads, scratch.mass, c.pitch };
+    return mcsa_cuda_mass(&mass, stream);
+}
+
+cudaError_t keep_clusters(const chunk &c, const parts &scratch, cudaStream_t stream)
+{
+    const mcsa_selection *s = c.selection;
+    mcsa_cuda_collect_job collect = { c.x->k, s->members, c.head, c.heads, scratch.keys };
+    cudaError_t error = mcsa_cuda_collect(&collect, stream);
+    if (error == cudaSuccess) error = mass_by_cluster(c, scratch, stream);
+    if (error != cudaSuccess) return error;
+    const int32_t *first = s->first + (int64_t)c.head * (s->P + 1);
+    mcsa_cuda_fold_job fold = { scratch.mass, c.pitch, first, c.rows, s->G, s->P, scratch.worth };
+    error = mcsa_cuda_fold(&fold, stream);
+    if (error != cudaSuccess) return error;
+    mcsa_cuda_rank_job rank = { scratch.worth, first, c.rows, s->G, s->P, s->K, kept_of(c) };
+    return mcsa_cuda_rank(&rank, stream);
+}
+
 } // namespace
 
-extern "C" size_t mcsa_cuda_select_bytes(const mcsa_dims *dims)
+extern "C" size_t mcsa_cuda_select_bytes(const mcsa_dims *dims, int P)
 {
     chunking c = chunks_of(dims->H, dims->N);
-    return (size_t)(c.heads * c.head_masses) * sizeof(float);
+    if (P == 0) return mass_bytes(c);
+    return mass_bytes(c) + keys_bytes(c, dims) + (size_t)c.heads * c.G * P * sizeof(float);
 }
 
 extern "C" cudaError_t mcsa_cuda_select(const mcsa_qkv *x, const float *lse, const mcsa_selection *selection,
                                         void *scratch, cudaStream_t stream)
 {
     const mcsa_selection *s = selection;
-    chunking c = chunks_of(s->H, s->N);
-    for (int head = 0; head < s->H; head += c.heads) {
-        int heads = s->H - head < c.heads ? s->H - head : c.heads;
-        mcsa_cuda_mass_job mass = { x, lse, s->order, head, heads, (float *)scratch, c.pitch };
-        cudaError_t error = mcsa_cuda_mass(&mass, stream);
-        if (error != cudaSuccess) return error;
-        mcsa_cuda_top_job top = {
-            (const float *)scratch, (int64_t)heads * c.G, c.pitch, s->N, s->K, s->kept + (int64_t)head * c.G * s->words
-        };
-        error = mcsa_cuda_top(&top, stream);
+    chunking all = chunks_of(s->H, s->N);
+    parts memory = lay_out(all, &x->dims, scratch);
+    for (int head = 0; head < s->H; head += all.heads) {
+        int heads = s->H - head < all.heads ? s->H - head : all.heads;
+        chunk c = { x, lse, s, head, heads, (int64_t)heads * s->G, all.pitch };
+        cudaError_t error = s->P ? keep_clusters(c, memory, stream) : keep_keys(c, memory, stream);
         if (error != cudaSuccess) return error;
     }
     return cudaSuccess;

@@ -387,7 +387,7 @@ static void check_select(problem p, int spread, int samples)
     int keeps[4] = { 1, N, (int)(0.15 * N + 0.5), (int)(0.25 * N + 0.5) };
     uint64_t *kept[4], *all = (uint64_t *)check_alloc((size_t)p.H * G * words * 8);
     check_buffer bits = check_buffer_make((size_t)p.H * G * words * 8);
-    check_buffer scratch = check_buffer_make(mcsa_cuda_select_bytes(&p.x.dims));
+    check_buffer scratch = check_buffer_make(mcsa_cuda_select_bytes(&p.x.dims, 0));
     mcsa_selection selection = selection_of(&p, &bits);
     for (int i = 0; i < 4; i++) {
         keeps[i] += !keeps[i];
@@ -534,7 +534,7 @@ static void time_select(problem p, int mass_only)
     make_problem(&p, 32, 0, 7);
     int H = p.H, N = p.N;
     int64_t words = (N + 63) / 64, pitch = (int64_t)p.G * 128;
-    check_buffer scratch = check_buffer_make(mcsa_cuda_select_bytes(&p.x.dims));
+    check_buffer scratch = check_buffer_make(mcsa_cuda_select_bytes(&p.x.dims, 0));
     check_buffer bits = check_buffer_make((size_t)H * p.G * words * 8);
     int chunk = (int)(scratch.bytes / (p.G * pitch * 4));
     mcsa_selection s = selection_of(&p, &bits);
