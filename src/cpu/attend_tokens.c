@@ -43,8 +43,10 @@ static void make_means(const mcsa_cpu *cpu, const mcsa_qkv *x, const mcsa_select
         int count, h = (int)(hp / s->P);
         const int32_t *members = mcsa_cluster(s, h, (int)(hp % s->P), &count);
         if (!count) continue;
-        mcsa_mean_row(kernels, x->k, h, members, count, mcsa_cluster_row(cpu->clusters.key, &x->dims, hp));
-        mcsa_mean_row(kernels, x->v, h, members, count, mcsa_cluster_row(cpu->clusters.value, &x->dims, hp));
+        mcsa_rows keys = mcsa_head_rows(x->k, h, members, 0, count),
+                  values = mcsa_head_rows(x->v, h, members, 0, count);
+        mcsa_mean_row(kernels, &keys, mcsa_cluster_row(cpu->clusters.key, &x->dims, hp));
+        mcsa_mean_row(kernels, &values, mcsa_cluster_row(cpu->clusters.value, &x->dims, hp));
         cpu->clusters.log2_size[hp] = log2f((float)count);
     }
 }

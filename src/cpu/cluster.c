@@ -18,7 +18,8 @@ static void move_centre(const mcsa_cpu *cpu, const mcsa_qkv *x, int h, int64_t h
 {
     const mcsa_kernels *kernels = mcsa_cpu_kernels(cpu, x->dims.dtype);
     void *centre = mcsa_cluster_row(cpu->clusters.key, &x->dims, hp);
-    mcsa_mean_row(kernels, x->k, h, keys, count, centre);
+    mcsa_rows rows = mcsa_head_rows(x->k, h, keys, 0, count);
+    mcsa_mean_row(kernels, &rows, centre);
     cpu->clusters.half[hp] = mcsa_half_square(kernels, centre, x->dims.dtype, x->dims.D);
 }
 

@@ -93,6 +93,9 @@ typedef struct mcsa_kernels {
      * sums run over fixed lanes, so the result does not depend on the number of threads. */
     double (*pddp_pass)(const mcsa_rows *rows, const float *direction, float shift, float *y, float *projection);
 
+    /* sum [D] += the rows, one after the other */
+    void (*sum_rows)(const mcsa_rows *rows, float *sum);
+
     /* Multiplies in registers for `rounds` rounds; returns the floating-point operations done.  See peak.h. */
     int64_t (*peak)(int64_t rounds);
 } mcsa_kernels;

@@ -66,6 +66,11 @@ static double pddp_pass(const mcsa_rows *rows, const float *direction, float shi
     return pddp_pass_of(rows, direction, shift, y, projection);
 }
 
+static void sum_rows(const mcsa_rows *rows, float *sum)
+{
+    sum_rows_of(rows, sum);
+}
+
 static int64_t peak(int64_t rounds)
 {
     return peak_of(0, rounds);
@@ -90,6 +95,7 @@ void mcsa_kernels_avx2(mcsa_kernels *f32)
         .load_row = load_row,
         .store_row = store_row,
         .pddp_pass = pddp_pass,
+        .sum_rows = sum_rows,
         .peak = peak,
     };
 }

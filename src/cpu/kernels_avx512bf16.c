@@ -150,6 +150,11 @@ static double pddp_pass(const mcsa_rows *rows, const float *direction, float shi
     return pddp_pass_of(rows, direction, shift, y, projection);
 }
 
+static void sum_rows(const mcsa_rows *rows, float *sum)
+{
+    sum_rows_of(rows, sum);
+}
+
 static int64_t peak_f32(int64_t rounds)
 {
     return peak_of(0, rounds);
@@ -179,6 +184,7 @@ void mcsa_kernels_avx512bf16(mcsa_kernels *f32, mcsa_kernels *bf16)
         .load_row = load_row,
         .store_row = store_row,
         .pddp_pass = pddp_pass,
+        .sum_rows = sum_rows,
         .peak = peak_f32,
     };
     *bf16 = *f32;

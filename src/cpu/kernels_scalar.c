@@ -136,6 +136,15 @@ static double pddp_pass(const mcsa_rows *rows, const float *direction, float shi
     return total;
 }
 
+static void sum_rows(const mcsa_rows *rows, float *sum)
+{
+    float x[MCSA_MAX_DIM];
+    for (int r = 0; r < rows->count; r++) {
+        load_row(row_at(rows, r), rows->dtype, rows->column_stride, rows->D, x);
+        for (int d = 0; d < rows->D; d++) sum[d] += x[d];
+    }
+}
+
 static int64_t peak(int64_t rounds)
 {
     volatile float sink;
@@ -166,6 +175,7 @@ void mcsa_kernels_scalar(mcsa_kernels *f32)
         .load_row = load_row,
         .store_row = store_row,
         .pddp_pass = pddp_pass,
+        .sum_rows = sum_rows,
         .peak = peak,
     };
 }

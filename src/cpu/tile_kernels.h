@@ -374,6 +374,35 @@ SIMD double pddp_pass_of(const mcsa_rows *rows, const float *direction, float sh
     return pddp_any(rows, direction, shift, y, projection);
 }
 
+/* sum_rows for what pddp_rows takes: the sum stays in registers. */
+SIMD void sum_wide(int vecs, mcsa_dtype dtype, const mcsa_rows *rows, float *sum)
+{
+    vf total[PDDP_VECS];
+    for (int v = 0; v < vecs; v++) total[v] = v_load(sum + v * VL);
+    for (int r = 0; r < rows->count; r++) {
+        const void *row = row_at(rows, r);
+        pddp_prefetch(rows, r, vecs * VL * (dtype == MCSA_F32 ? 4 : 2));
+        for (int v = 0; v < vecs; v++) total[v] = v_add(total[v], v_load_row(row, dtype, v * VL));
+    }
+    for (int v = 0; v < vecs; v++) v_store(sum + v * VL, total[v]);
+}
+
+SIMD void sum_rows_of(const mcsa_rows *rows, float *sum)
+{
+    int vecs = rows->column_stride == 1 && rows->D % VL == 0 ? rows->D / VL : 0;
+    if (vecs == PDDP_VECS && rows->dtype == MCSA_BF16) {
+        sum_wide(PDDP_VECS, MCSA_BF16, rows, sum);
+    } else if (vecs == PDDP_VECS && rows->dtype == MCSA_F32) {
+        sum_wide(PDDP_VECS, MCSA_F32, rows, sum);
+    } else {
+        float x[MCSA_MAX_DIM];
+        for (int r = 0; r < rows->count; r++) {
+            load_row(row_at(rows, r), rows->dtype, rows->column_stride, rows->D, x);
+            for (int d = 0; d < rows->D; d++) sum[d] += x[d];
+        }
+    }
+}
+
 /* 24 independent chains on 32 registers, 12 on 16; the volatile store keeps the compiler from dropping the work. */
 SIMD int64_t peak_of(int pairs, int64_t rounds)
 {
