@@ -27,6 +27,7 @@ import time
 import numpy as np
 
 import native
+from mcsa_ref import rounded
 
 ITERATIONS = (1, 2, 10, 50)
 U = 2.0**-24  # of FP32
@@ -49,7 +50,7 @@ def problem(args):
     H, N, D = args.heads, args.tokens, args.dim
     centres = rng.normal(size=(H, args.centres, D))
     kind = rng.integers(args.centres, size=N)
-    x = native.quantize(centres[:, kind] + args.spread * rng.normal(size=(H, N, D)), "bf16")
+    x = rounded(centres[:, kind] + args.spread * rng.normal(size=(H, N, D)), "bf16")
     return x, np.ascontiguousarray(x[:, rng.integers(N, size=args.clusters)])
 
 

@@ -4,9 +4,10 @@ Written from the paper and METHOD.md alone, to be read beside it: the numbers in
 names are its symbols.  Everything is float64 and nothing is fast: whole [N, N] score matrices are formed.
 
     q, k, v, o   [H, N, D]      order  [H, N]        mass  [H, G, N]
-    lse          [H, N]         kept   [H, G, N] of bool
+    lse          [H, N]         label  [H, N]        kept  [H, G, P] of bool; without clusters [H, G, N]
 
-Not here: the dtype of tensors (round inputs before, compare outputs within their rounding), wrong input, threads.
+Not here: the dtype of tensors (round inputs before, compare outputs within their rounding; centres and means alone are
+rounded to a dtype, when one is given), wrong input, threads.
 """
 from dataclasses import dataclass
 
@@ -15,21 +16,35 @@ import numpy as np
 DENSE, ANCHOR, REUSE = 0, 1, 2
 
 
+def to_bf16(x):
+    """x rounded to BF16 (nearest, ties to even) as float64; finite x."""
+    bits = np.asarray(x, np.float32).view(np.uint32)
+    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    return bits.view(np.float32).astype(np.float64)
+
+
+def rounded(x, dtype):
+    """x [..] rounded to dtype "f32", "bf16", "f16" or None (not at all), as float64."""
+    if dtype == "bf16":
+        return to_bf16(x)
+    return x.astype({None: np.float64, "f32": np.float32, "f16": np.float16}[dtype]).astype(np.float64)
+
+
 # 1. Dense attention with row log-sum-exp
 
 def scores(q, k, scale):
     return scale * q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2)  # [..., N, M]
 
 
-def attend_dense(q, k, v, scale):
-    """(1): the output [H, N, D] and lse [H, N]."""
-    s = scores(q, k, scale)
+def attend_dense(q, k, v, scale, bias=0.0):
+    """(1): the output [H, N, D] and lse [H, N].  bias: [M], added to the scores of each key."""
+    s = scores(q, k, scale) + bias
     top = s.max(axis=-1, keepdims=True)
     lse = top + np.log(np.exp(s - top).sum(axis=-1, keepdims=True))
     return np.exp(s - lse) @ v.astype(np.float64), lse[..., 0]
 
 
-# 2. Groups: Fast PDDP
+# 2. Groups of queries and clusters of keys
 
 def groups(row, C):
     """The groups [<= C] of one head's order [N]."""
@@ -82,7 +97,39 @@ def within_group_variance(q, order, C):
     return total / order.size
 
 
-# 3. Kept keys
+def cluster_count(K):
+    """P: a third of the rows that a group attends to."""
+    return min(8192, max(1, K // 3))
+
+
+def start_centres(x, P):
+    """[P, D] of the keys x [N, D] of one head."""
+    return x[(2 * np.arange(P) + 1) * len(x) // (2 * P)]
+
+
+def closeness(x, centres):
+    """[N, P]: half the squared distance, negative and without its |x|^2 / 2."""
+    return x @ centres.T - (centres ** 2).sum(axis=1) / 2
+
+
+def means(x, label, before, dtype=None):
+    """[P, D]: the mean of the rows x [N, D] of each label, rounded to dtype; where there are none, `before` [P, D]."""
+    return np.stack([rounded(x[label == p].mean(axis=0), dtype) if (label == p).any() else before[p]
+                     for p in range(len(before))])
+
+
+def kmeans(k, P, dtype=None):
+    """label [H, N]: which of P clusters of its head each key is in."""
+    labels = []
+    for x in k.astype(np.float64):
+        centres = start_centres(x, P)
+        for _ in range(3):
+            centres = means(x, closeness(x, centres).argmax(axis=1), centres, dtype)  # of equal ones the lower p
+        labels.append(closeness(x, centres).argmax(axis=1))
+    return np.array(labels)
+
+
+# 3. What is kept
 
 def group_mass(q, k, lse, order, C, scale):
     """(2): mass [H, G, N]"""
@@ -106,26 +153,76 @@ def keep(mass, K):
     return kept
 
 
-# 4. Token-sparse attention
+@dataclass
+class Choice:
+    """What an anchor chose: groups and kept clusters.  label None: keys are kept one by one, and nothing stands for
+    the others (tail "off")."""
+    order: np.ndarray
+    kept: np.ndarray
+    label: np.ndarray = None
 
-def attend_tokens(q, k, v, order, kept, C, scale):
+    def sizes(self, h):
+        """n [P]; [0] without clusters."""
+        return np.bincount(self.label[h], minlength=self.kept.shape[2]) if self.label is not None else np.zeros(0)
+
+    def attended(self, h, g):
+        """T and R of group g: the kept keys, and the clusters that take part as their means."""
+        kept = self.kept[h, g]
+        if self.label is None:
+            return np.flatnonzero(kept), np.array([], int)
+        return np.flatnonzero(kept[self.label[h]]), np.flatnonzero(~kept & (self.sizes(h) > 0))
+
+
+def cluster_mass(mass, label, P):
+    """[H, G, P] of mass [H, G, N]."""
+    return np.stack([np.stack([m[:, row == p].sum(axis=1) for p in range(P)], axis=1) for m, row in zip(mass, label)])
+
+
+def keep_clusters(worth, sizes, K):
+    """kept [P] of one group: clusters of most worth [P] first, while the keys of those kept and the means of the others
+    are at most K rows."""
+    kept, rows = np.zeros(len(worth), bool), np.count_nonzero(sizes)
+    for p in np.argsort(-worth, kind="stable"):
+        if sizes[p] and rows + sizes[p] - 1 <= K:
+            kept[p] = True
+            rows += sizes[p] - 1
+    return kept
+
+
+def choose_clusters(mass, order, label, P, K):
+    """The choice for clusters label [H, N], from mass [H, G, N]."""
+    choice = Choice(order, np.zeros((*mass.shape[:2], P), bool), label)
+    for h, heads in enumerate(cluster_mass(mass, label, P)):
+        sizes = choice.sizes(h)
+        for g, m in enumerate(heads):
+            choice.kept[h, g] = keep_clusters(m / np.maximum(sizes, 1), sizes, K)
+    return choice
+
+
+# 4. Attention to kept keys and means
+
+def with_means(x, choice, dtype=None):
+    """[H, N + P, D]: the rows x [H, N, D], then the mean of each cluster; of an empty one 0."""
+    if choice.label is None:
+        return x
+    none = np.zeros((choice.kept.shape[2], x.shape[2]))
+    return np.stack([np.concatenate([rows, means(rows, label, none, dtype)]) for rows, label in zip(x, choice.label)])
+
+
+def attend_tokens(q, k, v, choice, C, scale, dtype=None):
     """(3): [H, N, D]"""
-    out = np.empty(q.shape)
-    for h, row in enumerate(order):
+    out, N = np.empty(q.shape), q.shape[1]
+    k, v = with_means(k, choice, dtype), with_means(v, choice, dtype)
+    for h, row in enumerate(choice.order):
         for g, members in enumerate(groups(row, C)):
-            T = kept[h, g]
-            out[h, members], _ = attend_dense(q[h, members], k[h, T], v[h, T], scale)
+            T, R = choice.attended(h, g)
+            rows = np.concatenate([T, N + R])
+            bias = np.concatenate([np.zeros(len(T)), np.log(choice.sizes(h)[R])])
+            out[h, members], _ = attend_dense(q[h, members], k[h, rows], v[h, rows], scale, bias)
     return out
 
 
 # 5. Residual
-
-def to_bf16(x):
-    """x rounded to BF16 (nearest, ties to even) as float64; finite x."""
-    bits = np.asarray(x, np.float32).view(np.uint32)
-    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
-    return bits.view(np.float32).astype(np.float64)
-
 
 def cached(r, form):
     """What comes back of the residual r [H, N, D] from its cached form."""
@@ -173,13 +270,6 @@ def schedule(text, S):
 # 7 and 8. Branches, and when a REUSE finds its anchor
 
 @dataclass
-class Choice:
-    """What an anchor chose: groups and kept keys."""
-    order: np.ndarray
-    kept: np.ndarray
-
-
-@dataclass
 class Plan:
     """What one (layer, branch) remembers of its anchor."""
     step: int
@@ -192,16 +282,17 @@ class Plan:
 class Run:
     """One denoising trajectory.
 
-    choose(q, k, lse, scale) -> Choice, where given, replaces what an anchor would choose.  key_multiple: what the
-    number of keys is padded to when pairs are counted (2 where BF16 tensors multiply in BF16).
+    tail: "means" or "off".  dtype: what centres and means are rounded to.  choose(q, k, lse, scale) -> Choice, where
+    given, replaces what an anchor would choose.  key_multiple: what the number of keys is padded to when pairs are
+    counted (2 where BF16 tensors multiply in BF16).
     """
 
     def __init__(self, steps, schedule_text="ramp", density=0.10, group=128, branches=1, shared=None, residual="bf16",
-                 dense_layers=0, choose=None, key_multiple=1):
+                 dense_layers=0, tail="means", dtype=None, choose=None, key_multiple=1):
         self.actions = schedule(schedule_text, steps)
         self.density, self.C, self.form, self.key_multiple = density, group, residual, key_multiple
         self.shared = branches == 2 if shared is None else shared
-        self.dense_layers = dense_layers
+        self.dense_layers, self.tail, self.dtype = dense_layers, tail, dtype
         self.choose = choose or self.choose_exactly
         self.plans = {}
         self.calls = {"dense": 0, "anchor": 0, "reuse": 0}
@@ -209,9 +300,12 @@ class Run:
         self.pairs_reuse = self.full_reuse = self.pairs_run = self.full_run = 0.0
 
     def choose_exactly(self, q, k, lse, scale):
-        order = pddp(q, self.C)
+        order, K = pddp(q, self.C), kept_count(q.shape[1], self.density)
         mass = group_mass(q, k, lse, order, self.C, scale)
-        return Choice(order, keep(mass, kept_count(q.shape[1], self.density)))
+        if self.tail == "off":
+            return Choice(order, keep(mass, K))
+        P = cluster_count(K)
+        return choose_clusters(mass, order, kmeans(k, P, self.dtype), P, K)
 
     def leader(self, layer, branch):
         """The plan of the branch that chooses for this one, or None."""
@@ -248,7 +342,7 @@ class Run:
         leader = self.leader(layer, branch)
         follows = leader is not None and leader.step == step and leader.shape == q.shape
         choice = leader.choice if follows else self.choose(q, k, lse, scale)
-        missed = o - attend_tokens(q, k, v, choice.order, choice.kept, self.C, scale)
+        missed = o - attend_tokens(q, k, v, choice, self.C, scale, self.dtype)
         self.plans[layer, branch] = Plan(step, q.shape, choice, follows, cached(missed, self.form))
         recorded = self.executed(choice) if self.form != "off" else 0.0
         self.count(q.shape, 1.0 + recorded)  # where the scores of an anchor are computed once
@@ -261,15 +355,18 @@ class Run:
         self.count(q.shape, density)
         self.pairs_reuse += density * q.shape[0] * q.shape[1] ** 2
         self.full_reuse += q.shape[0] * q.shape[1] ** 2
-        return attend_tokens(q, k, v, plan.choice.order, plan.choice.kept, self.C, scale) + plan.residual
+        return attend_tokens(q, k, v, plan.choice, self.C, scale, self.dtype) + plan.residual
 
     # 9. What is reported
 
     def executed(self, choice):
-        """Pairs that sparse attention computes, of N N: queries padded to 16, keys to key_multiple."""
-        N, K, m = choice.order.shape[1], int(choice.kept[0, 0].sum()), self.key_multiple
-        lanes = sum(-(-len(g) // 16) * 16 for g in groups(choice.order[0], self.C))
-        return lanes * (-(-K // m) * m) / N ** 2
+        """Pairs that sparse attention computes, of H N N: queries padded to 16, keys and means to key_multiple."""
+        (H, N), m, pairs = choice.order.shape, self.key_multiple, 0
+        for h, row in enumerate(choice.order):
+            for g, members in enumerate(groups(row, self.C)):
+                padded = sum(-(-len(rows) // m) * m for rows in choice.attended(h, g))
+                pairs += -(-len(members) // 16) * 16 * padded
+        return pairs / (H * N * N)
 
     def count(self, shape, density):
         self.pairs_run += density * shape[0] * shape[1] ** 2

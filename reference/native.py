@@ -10,11 +10,12 @@ import tempfile
 
 import numpy as np
 
-from mcsa_ref import to_bf16
+from mcsa_ref import rounded
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DTYPES = {"f32": 1, "bf16": 2, "f16": 3}
 RESIDUALS = {"bf16": 1, "int8": 2, "int4": 3, "off": 4}
+TAILS = {"means": 1, "off": 2}
 ISAS = {"scalar": 1, "avx2": 2, "avx512bf16": 3}
 
 
@@ -30,7 +31,8 @@ class Config(c.Structure):
     _fields_ = [("size", c.c_size_t), ("steps", c.c_int), ("layers", c.c_int), ("branches", c.c_int),
                 ("density", c.c_float), ("group", c.c_int), ("schedule", c.c_char_p), ("actions", c.c_void_p),
                 ("dense_layers", c.c_int), ("sharing", c.c_int), ("residual", c.c_int), ("scale", c.c_float),
-                ("threads", c.c_int), ("isa", c.c_int), ("check_finite", c.c_int), ("allocator", c.c_void_p * 3)]
+                ("threads", c.c_int), ("isa", c.c_int), ("check_finite", c.c_int), ("allocator", c.c_void_p * 3),
+                ("device", c.c_int), ("device_index", c.c_int), ("stream", c.c_void_p), ("tail", c.c_int)]
 
 
 class Stats(c.Structure):
@@ -75,13 +77,6 @@ def schedule(lib, text, steps):
     return np.array(actions)
 
 
-def quantize(x, dtype):
-    """x [..] rounded to dtype, as float64."""
-    if dtype == "bf16":
-        return to_bf16(x)
-    return x.astype({"f32": np.float32, "f16": np.float16}[dtype]).astype(np.float64)
-
-
 def encode(x, dtype):
     """The bits of an x that dtype holds exactly, rows one after the other."""
     x = np.ascontiguousarray(x)
@@ -102,14 +97,14 @@ def view(array, dtype):
 
 
 class Run:
-    """mcsa_run with float64 arrays at its wall; they are rounded to dtype on the way in."""
+    """mcsa_run with float64 arrays at its wall, of numbers that dtype holds."""
 
-    def __init__(self, lib, dtype, isa, residual="bf16", shared=None, schedule="ramp", **config):
-        self.lib, self.dtype, self.group = lib, dtype, config.get("group", 128)
+    def __init__(self, lib, dtype, isa, residual="bf16", shared=None, schedule="ramp", tail="means", **config):
+        self.lib, self.dtype, self.isa, self.group = lib, dtype, isa, config.get("group", 128)
         self.pointer = c.c_void_p()
         sharing = {None: 0, True: 1, False: 2}[shared]
         config = Config(size=c.sizeof(Config), schedule=schedule.encode(), residual=RESIDUALS[residual],
-                        sharing=sharing, isa=ISAS[isa], **config)
+                        sharing=sharing, isa=ISAS[isa], tail=TAILS[tail], **config)
         error = c.create_string_buffer(512)
         if lib.mcsa_run_create(c.byref(self.pointer), c.byref(config), error, c.c_size_t(len(error))):
             raise RuntimeError(error.value.decode())
@@ -140,15 +135,20 @@ class Run:
         return stats
 
     def choice(self, layer, branch, H, N):
-        """order [H, N] and kept [H, G, N] of bool."""
-        G = -(-N // self.group)
-        order = np.empty((H, N), np.int32)
-        words = np.empty((H, G, -(-N // 64)), np.uint64)
-        self.lib.mcsa_probe_choice(self.pointer, layer, branch, *[a.ctypes.data_as(c.c_void_p) for a in (order, words)])
+        """order [H, N], kept [H, G, N or P] of bool, and members [H, N] and first [H, P + 1], or None without
+        clusters."""
+        P = self.lib.mcsa_probe_clusters(self.pointer, layer, branch, None, None)
+        columns = P or N
+        order, words = np.empty((H, N), np.int32), np.empty((H, -(-N // self.group), -(-columns // 64)), np.uint64)
+        members, first = np.empty((H, N), np.int32), np.empty((H, P + 1), np.int32)
+        pointers = [a.ctypes.data_as(c.c_void_p) for a in (order, words, members, first)]
+        self.lib.mcsa_probe_choice(self.pointer, layer, branch, *pointers[:2])
+        if P:
+            self.lib.mcsa_probe_clusters(self.pointer, layer, branch, *pointers[2:])
         bits = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
-        if bits[..., N:].any():
-            raise RuntimeError("a bit beyond the last key is set")
-        return order, bits[..., :N].astype(bool)
+        if bits[..., columns:].any():
+            raise RuntimeError("a bit beyond the last key or cluster is set")
+        return order, bits[..., :columns].astype(bool), (members, first) if P else None
 
     def mass(self, layer, branch, q, k, lse):
         """mass [H, G, N] of the run's own groups."""
