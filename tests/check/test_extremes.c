@@ -40,6 +40,7 @@ static mcsa_run *open_run(mcsa_isa isa, float scale)
         .steps = 2, .layers = 1, .schedule = "list:0", .group = C, .density = 0.25f, .scale = scale
     };
     config.residual = MCSA_RESIDUAL_OFF;
+    config.tail = MCSA_TAIL_OFF;
     config.isa = isa;
     return test_run(&config);
 }

@@ -78,6 +78,7 @@ static void a_follower_uses_the_leaders_keys_and_its_own_residual(void **state)
     mcsa_config config = {
         .steps = STEPS, .layers = 1, .branches = 2, .schedule = "list:1", .group = 16, .density = 0.2f
     };
+    config.tail = MCSA_TAIL_OFF;
     mcsa_run *on = test_run(&config);
     config.residual = MCSA_RESIDUAL_OFF;
     mcsa_run *off = test_run(&config);

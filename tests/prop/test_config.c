@@ -34,6 +34,7 @@ static void bad_configurations_are_refused(void **state)
         { { .steps = 1, .layers = 2, .dense_layers = 3 }, MCSA_EINVAL, "config.dense_layers is 3" },
         { { .steps = 1, .layers = 2, .dense_layers = -1 }, MCSA_EINVAL, "config.dense_layers is -1" },
         { { .steps = 1, .layers = 1, .sharing = (mcsa_sharing)9 }, MCSA_EINVAL, "config.sharing is 9" },
+        { { .steps = 1, .layers = 1, .tail = (mcsa_tail)9 }, MCSA_EINVAL, "config.tail is 9" },
         { { .steps = 1, .layers = 1, .residual = (mcsa_residual)9 }, MCSA_EINVAL, "config.residual is 9" },
         { { .steps = 1, .layers = 1, .scale = -1 }, MCSA_EINVAL, "config.scale is -1" },
         { { .steps = 1, .layers = 1, .scale = NAN }, MCSA_EINVAL, "nan" },

@@ -12,6 +12,7 @@ static mcsa_run *open_run(mcsa_isa isa, float density, int C, mcsa_residual resi
     mcsa_config config = { .steps = 5, .layers = 1, .schedule = "list:0,3", .density = density, .group = C };
     config.isa = isa;
     config.residual = residual;
+    config.tail = MCSA_TAIL_OFF;
     return test_run(&config);
 }
 

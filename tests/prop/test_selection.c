@@ -76,6 +76,7 @@ static mcsa_run *selected(const test_call *c, mcsa_config config)
     config.steps = 2;
     config.layers = 1;
     config.schedule = "list:0";
+    config.tail = MCSA_TAIL_OFF;
     mcsa_run *run = test_run(&config);
     assert_attends(run, 0, 0, 0, c);
     return run;

@@ -22,6 +22,7 @@ static void r11_density_asked_is_density_executed(void **state)
     enum { H = 3, N = 256, K = 64 };
     for (size_t t = 0; t < TEST_COUNT(test_dtypes); t++) {
         mcsa_config config = { .steps = 8, .layers = 1, .schedule = "list:2", .density = 0.25f, .group = 64 };
+        config.tail = MCSA_TAIL_OFF;
         mcsa_run *run = test_run(&config);
         test_call c = test_call_make((const int[]){ H, N, N, 32 }, test_dtypes[t], TEST_HND, 1, 1);
         mcsa_stats s = stats_of(run);
@@ -46,6 +47,7 @@ static void padding_is_executed_density(void **state)
     (void)state;
     enum { N = 203, C = 24, K = 41 }; /* 8 groups of 24 and one of 11 */
     mcsa_config config = { .steps = 3, .layers = 1, .schedule = "list:0", .density = 0.2f, .group = C };
+    config.tail = MCSA_TAIL_OFF;
     mcsa_run *run = test_run(&config);
     test_call c = test_call_make((const int[]){ 2, N, N, 8 }, MCSA_F32, TEST_HND, 1, 1);
     for (int step = 0; step < 3; step++) assert_attends(run, step, 0, 0, &c);
@@ -63,6 +65,7 @@ static void scores_computed_twice_are_counted(void **state)
     mcsa_config config = {
         .steps = 2, .layers = 1, .branches = 2, .schedule = "list:0", .density = 0.5f, .group = 4096
     };
+    config.tail = MCSA_TAIL_OFF;
     mcsa_run *run = test_run(&config);
     test_call c = test_call_make((const int[]){ 1, N, N, 8 }, MCSA_F32, TEST_HND, 1, 1);
     const double s = (double)LANES * K / ((double)N * N);
@@ -113,19 +116,26 @@ static void bytes_held_are_those_of_the_forms(void **state)
                   { MCSA_RESIDUAL_INT8, 4 + 36 },
                   { MCSA_RESIDUAL_INT4, 4 + 20 }, /* 17 bytes of nibbles, rounded up to keep scales aligned */
                   { MCSA_RESIDUAL_OFF, 0 } };
-    for (size_t i = 0; i < TEST_COUNT(cases); i++) {
+    for (size_t i = 0; i < 2 * TEST_COUNT(cases); i++) {
+        const int means = i % 2, bytes = cases[i / 2].row;
         test_heap heap = { 0 };
-        mcsa_config config = { .steps = 2, .layers = L, .schedule = "list:0", .residual = cases[i].form, .group = 32 };
+        mcsa_config config = { .steps = 2, .layers = L, .schedule = "list:0", .group = 32 };
         config.allocator = test_heap_allocator(&heap);
+        config.residual = cases[i / 2].form;
+        config.tail = means ? MCSA_TAIL_MEANS : MCSA_TAIL_OFF;
         mcsa_run *run = test_run(&config);
         test_call c = test_call_make((const int[]){ H, N, N, D }, MCSA_BF16, TEST_HND, 1, 1);
         mcsa_stats s = stats_of(run);
         assert_int_equal(s.selection_bytes + s.residual_bytes, 0);
         for (int layer = 0; layer < L; layer++) assert_attends(run, 0, layer, 0, &c);
         s = stats_of(run);
-        assert_int_equal(s.residual_bytes, (int64_t)L * H * N * cases[i].row);
-        /* order: 4 bytes a query, to a multiple of 64; kept: one bit per group and key, in words of 64 */
-        assert_int_equal(s.selection_bytes, (int64_t)L * ((H * N * 4 + 63) / 64 * 64 + H * 5 * ((N + 63) / 64) * 8));
+        assert_int_equal(s.residual_bytes, (int64_t)L * H * N * bytes);
+        /* Each to a multiple of 64 but the last.  Order, and members of clusters: 4 bytes a token; kept: one bit per
+         * group and key, or cluster, in words of 64; 13 rows of a group, so 4 clusters, whose firsts take 5 x 4 bytes.
+         */
+        int64_t tokens = (H * N * 4 + 63) / 64 * 64,
+                held = means ? 2 * tokens + 64 + H * 5 * 8 : tokens + H * 5 * 3 * 8;
+        assert_int_equal(s.selection_bytes, L * held);
         assert_int_equal(s.allocations, heap.calls);
         assert_true(s.selection_bytes + s.residual_bytes + s.scratch_bytes <= heap.bytes);
         assert_attends(run, 1, 0, 0, &c);
