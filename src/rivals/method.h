@@ -41,7 +41,6 @@ typedef struct rival_method {
     int anchors;         /* 1: uses the schedule's later anchors; 0: only its dense warm-up */
     int grid;            /* 1: needs the grid of tokens */
     int residual;        /* 1: always with the residual of the last anchor */
-    int shared;          /* 1: branch 0 chooses for all branches, and is called first within a step */
     mcsa_status (*open)(void **state, const rival_setup *setup, mcsa_error *error);
     void (*close)(void *state);
     /* Dense attention was just computed.  NULL: nothing is learned there. */

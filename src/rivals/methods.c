@@ -8,13 +8,11 @@ extern const rival_method rival_bsa, rival_bsa_reuse, rival_bsa_token, rival_bsa
 extern const rival_method rival_adaspa, rival_wa_rs, rival_svg;
 extern const rival_method rival_svg2, rival_svg_ear, rival_kmeans_token, rival_kmeans_block, rival_pddp_block;
 extern const rival_method rival_pisa, rival_sol, rival_sparge, rival_xattn, rival_chipmunk;
-extern const rival_method rival_mc_tail, rival_mc_tail_shared;
 
 const rival_method *const rival_methods[] = {
     &rival_bsa, &rival_bsa_reuse, &rival_bsa_token, &rival_bsa_group, &rival_adaspa, &rival_wa_rs, &rival_svg,
     &rival_svg2, &rival_svg_ear, &rival_kmeans_token, &rival_kmeans_block, &rival_pddp_block,
     &rival_pisa, &rival_sol, &rival_sparge, &rival_xattn, &rival_chipmunk,
-    &rival_mc_tail, &rival_mc_tail_shared,
     NULL,
 };
 

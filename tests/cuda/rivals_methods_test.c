@@ -110,7 +110,7 @@ static double distance(const float *a, const float *b, int64_t count)
 
 static int groups_by_pddp(const char *method)
 {
-    static const char *const names[] = { "bsa+group", "pddp+block", "mc-tail", "mc-tail-shared" };
+    static const char *const names[] = { "bsa+group", "pddp+block" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(method, names[i]) == 0) return 1;
     return 0;

@@ -272,7 +272,6 @@ static void t8_branches_in_turn_share_nothing(void **state)
     for (const rival_method *const *m = rival_methods; *m; m++)
         for (int residual = 0; residual < 2; residual++)
             for (int watched = 0; watched < 2; watched++) {
-                if ((*m)->shared && watched) continue; /* it takes the choice of branch 0 on purpose */
                 test_tensor together[FIXTURE_STEPS], alone[FIXTURE_STEPS];
                 fixture_clip clip = { { 2, 260, 260, 24 }, MCSA_F32, 1 };
                 rival_config config = fixture_config((*m)->name, 260, 0.2);
