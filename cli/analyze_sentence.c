@@ -100,8 +100,8 @@ static void say_advice(words *w, const analyze_findings *f)
     say_why(w, f);
     say_others(w, f);
     say(w,
-        " The numbers are for groups of 128; a fresh selection by groups of 64 is %.1f dB nearer to dense attention, by "
-        "groups of 256 %.1f dB farther.",
+        " The numbers are for groups of 128 and --tail off, without means of what is not kept; a fresh selection by "
+        "groups of 64 is %.1f dB nearer to dense attention, by groups of 256 %.1f dB farther.",
         advice->group_db[0] - advice->group_db[1], advice->group_db[1] - advice->group_db[2]);
 }
 

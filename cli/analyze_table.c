@@ -143,7 +143,7 @@ static mcsa_status lag_table(const analysis *a, int s, FILE *out, mcsa_error *er
     }
     fputs(
         "\noutput drift: |O_t - O_a| / |O_t|. +res.: rel L2 with dense - sparse of the earlier step added, which is how "
-        "far that\nresidual drifted; under old PDDP tokens it is what MC-Sparse misses.\n\n",
+        "far that\nresidual drifted; under old PDDP tokens it is what MC-Sparse with --tail off misses.\n\n",
         out);
     free(lag);
     return MCSA_OK;
@@ -182,7 +182,7 @@ static void rival_table(const analyze_findings *f, FILE *out)
     }
     fputs("\nThe first step of each layer dense, the later ones by the method; means over those. kept: by exact "
           "attention, without\na tail of means. +res.: rel L2 with dense - sparse of the first step added; that of "
-          "bsa+group is MC-Sparse's.\n\n",
+          "bsa+group is MC-Sparse's\nwith --tail off.\n\n",
           out);
 }
 

@@ -54,8 +54,9 @@ mcsa_status attention_settle(attention_settings *set, int steps, mcsa_error *err
 
 static int mc_sparse_text(const attention_settings *set, char *text, size_t bytes)
 {
-    return snprintf(text, bytes, "density=%g schedule=%s group=%d residual=%s branches=%s dense-layers=%d",
+    return snprintf(text, bytes, "density=%g schedule=%s group=%d%s residual=%s branches=%s dense-layers=%d",
                     (double)set->density, set->schedule, set->group,
+                    set->tail == MCSA_TAIL_MEANS ? " tail=means" : "",
                     choice_word(choices_residual, set->residual),
                     choice_word(choices_branches, set->branches), set->dense_layers);
 }

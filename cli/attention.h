@@ -11,7 +11,7 @@ typedef struct attention_settings {
     const char *method; /* borrowed: "mc-sparse", "dense" or one of rival_methods */
     float density;
     const char *schedule; /* borrowed */
-    int group, residual, branches, dense_layers;
+    int group, tail, residual, branches, dense_layers;
 } attention_settings;
 
 /* Rows for a table whose settings struct `type` has an attention_settings called `member`. */
@@ -23,14 +23,19 @@ typedef struct attention_settings {
               "which there are" },                                                                          \
     { .name = "density", .kind = OPTION_REAL, .offset = offsetof(type, member.density), .value = "X",       \
       .fallback = "0.10", .min = 0, .max = 1, .above_min = 1,                                               \
-      .help = "share of the keys that each group of queries keeps; of another method, share of all "        \
-              "query-key pairs that a sparse call computes" },                                              \
+      .help = "share of the keys that each group of queries attends to, means included; of another "        \
+              "method, share of all query-key pairs that a sparse call computes" },                         \
     { .name = "schedule", .kind = OPTION_TEXT, .offset = offsetof(type, member.schedule),                   \
       .value = "ramp|paper|every:N[,W]|list:A,B,C", .fallback = "ramp",                                     \
       .help = "which steps are anchors, where selection and residual are taken anew. ramp: the first "      \
               "tenth of the steps dense, then growing gaps between anchors. paper: the first fifth dense, " \
               "then one more anchor. every:8,4: 4 dense steps, then an anchor every 8. list:3,5,8,12: "     \
               "exactly these. Methods that keep nothing from an anchor are sparse at the later ones" },     \
+    { .name = "tail", .kind = OPTION_CHOICE, .offset = offsetof(type, member.tail),                         \
+      .choices = choices_tail, .fallback = "off",                                                           \
+      .help = "what stands for the keys that a group does not keep. means: keys are kept by clusters of "   \
+              "similar ones, and each other cluster takes part as one row, its mean key and value. off: "   \
+              "nothing, as in the paper. Of mc-sparse alone" },                                             \
     { .name = "residual", .kind = OPTION_CHOICE, .offset = offsetof(type, member.residual),                 \
       .choices = choices_residual,                                                                          \
       .help = "how the compensation is kept: int8 and int4 take a half and a quarter of the memory of "     \
@@ -54,7 +59,8 @@ int attention_is_dense(const attention_settings *set);
 int attention_is_mc_sparse(const attention_settings *set);
 
 /* All that makes a difference to the method as one line, "method=bsa density=0.1 schedule=ramp ...", equal
- * for equal settings; mc-sparse is not named.  MCSA_EINVAL when it takes more than bytes - 1. */
+ * for equal settings.  mc-sparse is not named, nor is tail=off: reports from before there was a tail go on.
+ * MCSA_EINVAL when it takes more than bytes - 1. */
 mcsa_status attention_text(const attention_settings *set, char *text, size_t bytes, mcsa_error *error);
 
 /* "mc-sparse   what it is" for every method. */

@@ -15,6 +15,7 @@ static mcsa_config config_of(const attention_order *order)
                           .schedule = set->schedule,
                           .dense_layers = set->dense_layers,
                           .sharing = (mcsa_sharing)set->branches,
+                          .tail = (mcsa_tail)set->tail,
                           .residual = (mcsa_residual)set->residual,
                           .threads = order->threads,
                           .isa = order->isa,

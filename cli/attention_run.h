@@ -40,9 +40,10 @@ int attention_run_action(const attention_run *r, mcsa_site at);
 typedef struct attention_cost {
     int64_t dense, anchor, reuse, fallback; /* calls of self-attention; reuse: any method's sparse ones */
     double density_requested;
-    double density_nominal;  /* of sparse calls, on true sizes */
+    double density_nominal;  /* of sparse calls, on true sizes; with tail means at most, by a few keys */
     double density_executed; /* of sparse calls, with the padding of tiles of queries */
-    double density_tail;     /* of sparse calls, pairs with a virtual key that stands for many */
+    double density_tail;     /* of sparse calls of other methods, pairs with a virtual key that stands for
+                                many; the means of mc-sparse are in the two above */
     double density_run;      /* executed and tail over all calls */
     double attention_s;      /* self- and cross-attention; the stages below are parts of it */
     double dense_s, grouping_s, selection_s,

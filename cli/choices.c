@@ -9,6 +9,7 @@ const option_choice choices_residual[] = { { "bf16", MCSA_RESIDUAL_BF16 },
                                            { "int4", MCSA_RESIDUAL_INT4 },
                                            { "off", MCSA_RESIDUAL_OFF },
                                            { 0 } };
+const option_choice choices_tail[] = { { "means", MCSA_TAIL_MEANS }, { "off", MCSA_TAIL_OFF }, { 0 } };
 const option_choice choices_branches[] = { { "shared", MCSA_BRANCHES_SHARED },
                                            { "apart", MCSA_BRANCHES_APART },
                                            { 0 } };

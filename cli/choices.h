@@ -7,6 +7,7 @@
 #include "options.h"
 
 extern const option_choice choices_residual[];  /* mcsa_residual */
+extern const option_choice choices_tail[];      /* mcsa_tail */
 extern const option_choice choices_branches[];  /* mcsa_sharing */
 extern const option_choice choices_sampler[];   /* dit_sampler_kind */
 extern const option_choice choices_isa[];       /* mcsa_isa */

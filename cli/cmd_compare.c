@@ -42,13 +42,14 @@ static const option table[] = {
     { .name = "runs", .kind = OPTION_TEXT, FIELD(runs), .value = "FILE",
       .help = "runs, one on a line, comments likewise" },
     { .name = "run", .kind = OPTION_TEXTS, FIELD(run), .value = "\"NAME: KEY=VALUE ...\"",
-      .help = "one more run; may be repeated. Keys are method, density, schedule, residual, dense-layers, "
-              "group and branches; `mcsa generate --help` describes them and says the defaults. Without "
-              "--run, --runs and --methods there is one run with all defaults" },
+      .help = "one more run; may be repeated. Keys are method, density, schedule, tail, residual, "
+              "dense-layers, group and branches; `mcsa generate --help` describes them and says the "
+              "defaults. Without --run, --runs and --methods there is one run with all defaults" },
     { .name = "methods", .kind = OPTION_TEXT, FIELD(methods), .value = "NAME[,NAME...]",
       .help = "a run of each method at each density by one schedule, whose dense steps are the same for all. "
-              "`mcsa generate --method list` names them; mc-sparse has its branches apart, as in the paper. "
-              "NAME+residual adds the cached residual of dense - sparse" },
+              "`mcsa generate --method list` names them; mc-sparse is as in the paper, with branches apart "
+              "and tail off, and mc-sparse+tail has means. NAME+residual adds the cached residual of "
+              "dense - sparse" },
     { .name = "density", .kind = OPTION_TEXT, FIELD(densities), .value = "X[,X...]",
       .fallback = "0.10,0.15,0.25",
       .help = "of --methods: the share of query-key pairs that their sparse calls compute" },

@@ -278,6 +278,8 @@ static void fill_report(report *r, const job *j)
     const processor_use used = processor_of((mcsa_device)set->backend, (mcsa_isa)set->isa, set->threads);
     *r = (report){
         .method = set->attention.method,
+        .tail = attention_is_mc_sparse(&set->attention) ? choice_word(choices_tail, set->attention.tail)
+                                                        : NULL,
         .backend = choice_word(choices_backend, set->backend),
         .isa = used.isa,
         .threads = used.threads,

@@ -56,7 +56,7 @@ static mcsa_status at_place(const char *where, mcsa_error *error)
 /* "density=0.1 schedule=ramp" */
 static mcsa_status parse_words(plan_run *run, const char *text, mcsa_error *error)
 {
-    enum { MOST = 16 }; /* there are seven keys */
+    enum { MOST = 16 }; /* there are eight keys */
     char *arguments[MOST];
     int count = 0, help;
     char *at = run->words = malloc(3 * strlen(text) + 1); /* "--" and an end for words of one letter */
@@ -161,13 +161,16 @@ static mcsa_status add_method(plan *p, const char *name, const char *density, co
 {
     static const char ending[] = "+residual";
     char method[WORD_BYTES], line[PLAN_SETTINGS_BYTES + 4 * WORD_BYTES];
-    const size_t length = strlen(name), tail = sizeof ending - 1;
+    const size_t length = strlen(name), cut = sizeof ending - 1;
     /* A method whose own name ends so is that method. */
     const int with_residual =
-        length > tail && strcmp(name + length - tail, ending) == 0 && !rival_method_find(name);
-    snprintf(method, sizeof method, "%.*s", (int)(with_residual ? length - tail : length), name);
-    int wrote = snprintf(line, sizeof line, "%s s=%s: method=%s density=%s schedule=%s branches=apart%s",
-                         name, density, method, density, schedule, with_residual ? " residual=bf16" : "");
+        length > cut && strcmp(name + length - cut, ending) == 0 && !rival_method_find(name);
+    const int with_tail = strcmp(name, "mc-sparse+tail") == 0;
+    snprintf(method, sizeof method, "%.*s", (int)(with_residual ? length - cut : length), name);
+    int wrote = snprintf(line, sizeof line,
+                         "%s s=%s: method=%s density=%s schedule=%s tail=%s branches=apart%s", name, density,
+                         with_tail ? "mc-sparse" : method, density, schedule, with_tail ? "means" : "off",
+                         with_residual ? " residual=bf16" : "");
     if ((size_t)wrote >= sizeof line)
         return mcsa_fail(error, MCSA_EINVAL, "--schedule has %zu characters", strlen(schedule));
     return plan_add_run(p, line, "--methods", steps, error);

@@ -36,8 +36,8 @@ mcsa_status plan_add_run(plan *p, const char *text, const char *where, int steps
 mcsa_status plan_read_runs(plan *p, const char *path, int steps, mcsa_error *error);
 
 /* Methods at densities by one schedule: a run "NAME s=DENSITY" for each pair, density by density.  A name may
- * end with "+residual": the method with the cached residual.  mc-sparse is as in the paper, branches apart.
- */
+ * end with "+residual": the method with the cached residual.  mc-sparse is as in the paper, branches apart
+ * and no tail; mc-sparse+tail has means. */
 typedef struct plan_grid {
     const char *methods, *densities; /* "bsa,pisa+residual", "0.10,0.25" */
     const char *schedule;

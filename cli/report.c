@@ -72,6 +72,10 @@ char *report_json(const report *r)
 {
     cJSON *root = cJSON_CreateObject();
     cJSON_AddStringToObject(root, "method", r->method);
+    if (r->tail)
+        cJSON_AddStringToObject(root, "tail", r->tail);
+    else
+        cJSON_AddNullToObject(root, "tail");
     cJSON_AddStringToObject(root, "backend", r->backend);
     cJSON_AddStringToObject(root, "isa", r->isa);
     cJSON_AddNumberToObject(root, "threads", r->threads);
@@ -122,10 +126,13 @@ static void bytes_text(int64_t bytes, char *text, size_t size)
     snprintf(text, size, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
 }
 
-static void density_rows(const attention_cost *cost, FILE *out)
+static void density_rows(const report *r, FILE *out)
 {
-    fprintf(out, "%-18s%10.3f asked; sparse calls %.3f kept, %.3f executed", "density",
-            cost->density_requested, cost->density_nominal, cost->density_executed);
+    const attention_cost *cost = &r->made->cost;
+    const int means = r->tail && strcmp(r->tail, "means") == 0;
+    fprintf(out, "%-18s%10.3f asked; sparse calls %.3f kept%s, %.3f executed", "density",
+            cost->density_requested, cost->density_nominal, means ? ", means included" : "",
+            cost->density_executed);
     if (cost->density_tail > 0) fprintf(out, " and %.3f of a pooled tail", cost->density_tail);
     fprintf(out, "; %.3f over the whole run\n", cost->density_run);
 }
@@ -141,11 +148,12 @@ static void cache_row(const attention_cost *cost, FILE *out)
     fputc('\n', out);
 }
 
-static void method_rows(const rendition *made, FILE *out)
+static void method_rows(const report *r, FILE *out)
 {
+    const rendition *made = r->made;
     const attention_cost *cost = &made->cost;
     fputc('\n', out);
-    density_rows(cost, out);
+    density_rows(r, out);
     cache_row(cost, out);
     fprintf(out, "%-18s%10.2f s dense, %.2f s grouping, %.2f s selection, %.2f s sparse\n", "attention is",
             cost->dense_s, cost->grouping_s, cost->selection_s, cost->sparse_s);
@@ -181,5 +189,5 @@ void report_table(const report *r, FILE *out)
         fprintf(out, "%-18s%10.4f\n", "SSIM", r->fidelity.ssim);
         fprintf(out, "%-18s%10.4f\n", "relative L2", r->fidelity.rel_l2);
     }
-    if (strcmp(r->method, "dense") != 0) method_rows(made, out);
+    if (strcmp(r->method, "dense") != 0) method_rows(r, out);
 }

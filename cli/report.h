@@ -11,6 +11,7 @@
 
 typedef struct report {
     const char *method, *backend, *isa;
+    const char *tail; /* what mc-sparse has for dropped keys: "means" or "off"; NULL with other methods */
     int threads, steps;
     int64_t tokens;
     int heads, head_dim, layers;

@@ -33,7 +33,7 @@ typedef struct analysis_options {
 typedef enum analysis_reuse {
     ANALYSIS_FRESH_POOLED, /* pooled blocks chosen anew: what vanilla BSA does at every step */
     ANALYSIS_OLD_BLOCKS,   /* exact blocks of the earlier step */
-    ANALYSIS_OLD_TOKENS,   /* PDDP groups and their exact tokens of the earlier step: MC-Sparse */
+    ANALYSIS_OLD_TOKENS,   /* PDDP groups and their exact tokens of the earlier step: MC-Sparse without a tail */
     ANALYSIS_REUSES
 } analysis_reuse;
 

@@ -16,7 +16,7 @@ typedef enum analysis_selector {
     ANALYSIS_BLOCKS, /* the same blocks by exact mass: the block oracle */
     ANALYSIS_TOKENS, /* consecutive queries, single keys by exact mass: the token oracle with shared queries */
     ANALYSIS_PDDP_BLOCKS,
-    ANALYSIS_PDDP_TOKENS, /* what MC-Sparse keeps at an anchor */
+    ANALYSIS_PDDP_TOKENS, /* what MC-Sparse keeps at an anchor, without a tail */
     ANALYSIS_KMEANS_BLOCKS,
     ANALYSIS_KMEANS_TOKENS,
     ANALYSIS_PDDP_64,

@@ -92,6 +92,14 @@ expect 0 generate --model "$model" --prompt "$caption" $small --quiet --schedule
 expect 0 generate --model "$model" --prompt "$caption" $small --quiet --schedule paper --residual off \
     --shift 5 --backend cpu --out a.png
 
+# With means of what is not kept, it is another clip of the same noise.
+for tail in means off; do
+    expect 0 generate --model "$model" --prompt "$caption" $small --json --tail $tail --out $tail.safetensors
+    says out '"tail":	"'$tail'"'
+done
+cmp -s means.safetensors off.safetensors && fail "--tail means made the clip of --tail off"
+expect 2 generate --model "$model" --prompt "$caption" --tail mean && says err "means or off"
+
 # Another method by the same schedule: of the same noise, and not the same clip.
 expect 0 generate --method list && says out "bsa "
 expect 0 generate --model "$model" --prompt "$caption" $small --quiet --method bsa --density 0.5 --out bsa.safetensors

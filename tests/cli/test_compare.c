@@ -28,16 +28,18 @@ static void the_shipped_lists_are_plans(void **state)
     must(plan_add_dense(&p, &error), &error);
     must(plan_read_runs(&p, LADDER, 40, &error), &error);
     must(plan_read_captions(&p, CAPTIONS, &error), &error);
-    assert_int_equal(p.runs, 11);
+    assert_int_equal(p.runs, 12);
     assert_int_equal(p.captions.count, 6);
-    assert_int_equal(plan_clips(&p), 66);
+    assert_int_equal(plan_clips(&p), 72);
     assert_string_equal(p.captions.line[0].text,
                         "a red star orbits over a blue checker background, camera pans left");
     assert_string_equal(p.run[2].name, "paper s=0.25 apart");
     assert_string_equal(p.run[2].settings,
                         "density=0.25 schedule=paper group=128 residual=bf16 branches=apart dense-layers=0");
-    assert_string_equal(p.run[10].name, "every:8,4 s=0.10 shared");
-    assert_string_equal(p.run[10].attention.schedule, "every:8,4");
+    assert_string_equal(p.run[11].name, "every:8,4 s=0.10 shared");
+    assert_string_equal(p.run[11].settings, "density=0.1 schedule=every:8,4 group=128 tail=means residual=bf16 "
+                                            "branches=shared dense-layers=0");
+    assert_string_equal(p.run[11].attention.schedule, "every:8,4");
     plan_free(&p);
 }
 
@@ -61,6 +63,7 @@ static void runs_that_are_none_are_refused_with_their_place(void **state)
     refuse_run("b: density", "f:3: 'density' is not of the form key=value");
     refuse_run("b: density=2", "f:3: --density takes a number above 0 and at most 1, not '2'");
     refuse_run("b: densty=0.1", "f:3: unknown option --densty; did you mean --density?");
+    refuse_run("b: tail=mean", "f:3: --tail takes means or off, not 'mean'");
     refuse_run("b: residual=int2", "f:3: --residual takes bf16, int8, int4 or off, not 'int2'");
     refuse_run("a: density=0.3", "f:3: there is another run named 'a'");
     refuse_run("dense: density=0.3", "f:3: there is another run named 'dense'");
@@ -167,8 +170,8 @@ static void other_reports_are_refused(void **state)
 }
 
 #define COMPARE(...) cmd_compare(ARGUMENTS(SMALL, "--prompts", "two.txt", __VA_ARGS__))
-#define HALF "half: density=0.5 group=8 schedule=list:1"
-#define EIGHTH "eighth: density=0.125 group=8 schedule=list:1"
+#define HALF "half: density=0.5 group=8 schedule=list:1 tail=off"
+#define EIGHTH "eighth: density=0.125 group=8 schedule=list:1 tail=off"
 
 static void an_interrupted_comparison_keeps_whole_clips(void **state)
 {
@@ -254,7 +257,7 @@ static void a_clip_is_the_one_that_generate_makes(void **state)
     write_text("two.txt", "a blue star\n");
     assert_int_equal(COMPARE("--steps", "4", "--run", HALF, "--seeds", "3", "--report", "c.json"), EXIT_DONE);
     assert_int_equal(cmd_generate(ARGUMENTS(SMALL, "--prompt", "a blue star", "--seed", "3", "--steps", "4",
-                                            "--density", "0.5", "--group", "8", "--schedule", "list:1",
+                                            "--density", "0.5", "--group", "8", "--schedule", "list:1", "--tail", "off",
                                             "--compare", "--out", "g.safetensors", "--report", "g.json")),
                      EXIT_DONE);
     cJSON *compared = read_json("c.json"), *generated = read_json("g.json");

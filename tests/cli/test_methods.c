@@ -26,17 +26,21 @@ static void a_grid_is_every_method_at_every_density(void **state)
     (void)state;
     plan p;
     mcsa_error error = { "" };
-    must(grid_plan(&p, "bsa,bsa+residual,mc-sparse", "0.10,0.250", &error), &error);
+    must(grid_plan(&p, "bsa,bsa+residual,mc-sparse,mc-sparse+tail", "0.10,0.250", &error), &error);
     static const char *const expected[][2] = {
         { "dense", "" },
         { "bsa s=0.10", "method=bsa density=0.1 schedule=paper residual=off dense-layers=0" },
         { "bsa+residual s=0.10", "method=bsa density=0.1 schedule=paper residual=bf16 dense-layers=0" },
         { "mc-sparse s=0.10",
           "density=0.1 schedule=paper group=128 residual=bf16 branches=apart dense-layers=0" },
+        { "mc-sparse+tail s=0.10",
+          "density=0.1 schedule=paper group=128 tail=means residual=bf16 branches=apart dense-layers=0" },
         { "bsa s=0.250", "method=bsa density=0.25 schedule=paper residual=off dense-layers=0" },
         { "bsa+residual s=0.250", "method=bsa density=0.25 schedule=paper residual=bf16 dense-layers=0" },
         { "mc-sparse s=0.250",
           "density=0.25 schedule=paper group=128 residual=bf16 branches=apart dense-layers=0" },
+        { "mc-sparse+tail s=0.250",
+          "density=0.25 schedule=paper group=128 tail=means residual=bf16 branches=apart dense-layers=0" },
     };
     assert_int_equal(p.runs, sizeof expected / sizeof expected[0]);
     for (int i = 0; i < p.runs; i++) {
@@ -62,6 +66,8 @@ static void a_grid_of_what_there_is_not_is_refused(void **state)
     refuse_grid("bsa,elephant", "0.10", "there is no method 'elephant'; `mcsa generate --method list` says");
     refuse_grid("list", "0.10", "there is no method 'list'");
     refuse_grid("+residual", "0.10", "there is no method '+residual'");
+    refuse_grid("bsa+tail", "0.10", "there is no method 'bsa+tail'");
+    refuse_grid("mc-sparse+tail+residual", "0.10", "there is no method 'mc-sparse+tail'");
     refuse_grid("bsa,,mc-sparse", "0.10", "--method takes NAME, not an empty text");
     refuse_grid("dense", "0.10", "dense attention is the first run of every comparison already");
     refuse_grid("bsa", "0.10,1.5", "--density takes a number above 0 and at most 1, not '1.5'");
@@ -207,7 +213,7 @@ static void a_density_that_was_not_hit_is_marked(void **state)
     plan_free(&p);
 }
 
-/* Reports from before a method was a name. */
+/* Reports from before a method was a name and before there was a tail. */
 static void a_report_without_later_numbers_is_gone_on_from(void **state)
 {
     (void)state;
@@ -226,7 +232,7 @@ static void a_report_without_later_numbers_is_gone_on_from(void **state)
                "\"residual_bytes\": 2097152}]}");
     must(plan_read_captions(&p, "captions.txt", &error), &error);
     must(plan_add_dense(&p, &error), &error);
-    must(plan_add_run(&p, "r:", "--run", STEPS, &error), &error);
+    must(plan_add_run(&p, "r: tail=off", "--run", STEPS, &error), &error);
     must(comparison_open(&c, cJSON_CreateObject(), "old.json", &error), &error);
     assert_true(comparison_find(&c, &p, (clip_place){ 0, 0, 1 }, &found));
     assert_true(found.psnr_db == 31.5 && isinf(found.held_bytes) && isinf(found.density_nominal));

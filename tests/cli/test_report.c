@@ -41,6 +41,7 @@ static const rendition dense = {
 static report make_report(int compare)
 {
     return (report){ .method = "mc-sparse",
+                     .tail = "off",
                      .backend = "cpu",
                      .isa = "avx2",
                      .threads = 2,
@@ -86,7 +87,7 @@ static cJSON *parse(const report *r)
 }
 
 #define ALWAYS                                                                         \
-    "method,backend,isa,threads,steps,tokens,heads,head_dim,layers,density_requested,density_nominal," \
+    "method,tail,backend,isa,threads,steps,tokens,heads,head_dim,layers,density_requested,density_nominal," \
     "density_executed,density_tail,density_run,anchors,calls,time_s,cache_bytes"
 
 static void keys_are_those_that_were_promised(void **state)
@@ -112,6 +113,7 @@ static void values_are_those_of_the_run(void **state)
     report compared = make_report(1);
     cJSON *root = parse(&compared);
     assert_string_equal(cJSON_GetObjectItem(root, "method")->valuestring, "mc-sparse");
+    assert_string_equal(cJSON_GetObjectItem(root, "tail")->valuestring, "off");
     assert_string_equal(cJSON_GetObjectItem(root, "isa")->valuestring, "avx2");
     assert_true(number(root, NULL, "tokens") == 4096);
     assert_true(number(root, NULL, "density_requested") == 0.1); /* not 0.100000001490116 */
@@ -197,6 +199,8 @@ static void the_table_says_the_same(void **state)
             "anchors at steps      3, 5, 8\n", NULL });
     r.fidelity.psnr_db = INFINITY;
     table(&r, (const char *const[]){ "PSNR                     inf (identical)\n", NULL });
+    r.tail = "means";
+    table(&r, (const char *const[]){ "sparse calls 0.109 kept, means included, 0.117 executed", NULL });
     r = make_report(0);
     table(&r, (const char *const[]){ "denoise                10.00 s\n", NULL });
 }
@@ -219,6 +223,10 @@ static void the_table_of_another_method_says_what_it_knows(void **state)
     };
     report r = make_report(1);
     r.method = "pisa";
+    r.tail = NULL;
+    cJSON *root = parse(&r);
+    assert_true(cJSON_IsNull(cJSON_GetObjectItem(root, "tail")));
+    cJSON_Delete(root);
     r.made = &pooled;
     table(&r, (const char *const[]){ "density                0.250 asked; sparse calls 0.250 kept, 0.251 executed "
                                      "and 0.012 of a pooled tail; 0.310 over the whole run\n",
