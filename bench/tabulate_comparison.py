@@ -51,8 +51,11 @@ class Costs:
         if not name.startswith("mc-sparse"):
             row = self.rows.get((name, density))
             return row and row["run_40_share"]
-        shared = "branches=shared" in clip["settings"]
-        row = self.rows["mc-sparse shared paper" if shared else "mc-sparse paper", density]
+        tail = "+tail" if "tail=means" in clip["settings"] else ""
+        shared = " shared" if "branches=shared" in clip["settings"] else ""
+        row = self.rows.get((f"mc-sparse{tail}{shared} paper", density))
+        if not row:
+            return None
         dense, anchors, reuse = schedule_of(clip["settings"])
         return (dense + anchors * (1 + row["anchor_share"]) +
                 reuse * (row["choose_share"] + row["attend_share"])) / STEPS
@@ -85,8 +88,9 @@ def print_methods(made, costs, densities, given):
 
 
 def print_gaps(made, costs, densities):
-    ours = [(costs.of(name, d, clips[0]), mean(clips, "psnr_db"), f"{name.removeprefix('mc-sparse ')}, s = {d:.2f}")
+    ours = [(costs.of(name, d, clips[0]), mean(clips, "psnr_db"), f"{name.removeprefix('mc-sparse')}, s = {d:.2f}")
             for (name, d), clips in made.items() if name.startswith("mc-sparse") and "shared" in name]
+    ours = [row for row in ours if row[0] is not None]
     print("| against | s | its dB | its attention | MC-Sparse that takes no longer | dB | attention | gap dB |\n"
           "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |")
     for name in sorted({name for name, _ in made if not name.startswith("mc-sparse")}):
