@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mcsa_ref import groups, rounded, with_means
+from mcsa_ref import groups, means, rounded, with_means
 
 U = {"f32": 2.0 ** -24, "f16": 2.0 ** -11, "bf16": 2.0 ** -8}
 U_EXP2 = 2.0 ** -22   # relative, of one exp2
@@ -38,23 +38,24 @@ def mean_error(x, label, P):
     return (np.bincount(label, minlength=P)[:, None] + 1) * U["f32"] * sizes
 
 
-def rounding_reach(x, error, dtype):
-    """How far from x rounded to dtype a number may land that is within `error` of x and then rounded: rounding is
-    monotone, so no farther than the ends of the interval.  Mostly 0; one unit where a boundary lies within."""
-    ends = [np.abs(rounded(x + e, dtype) - rounded(x, dtype)) for e in (-error, error)]
+def rounding_reach(x, error, dtype, to):
+    """How far from x rounded to `to` a number may land that is within `error` of x and then rounded to dtype: rounding
+    is monotone, so no farther than the ends of the interval.  With to = dtype mostly 0, and one unit where a boundary
+    lies within."""
+    ends = [np.abs(rounded(x + e, dtype) - rounded(x, to)) for e in (-error, error)]
     return np.maximum(*ends)
 
 
-def mean_bounds(x, choice, dtype):
-    """[H, N + P, D]: how far the rows of with_means(x, choice, dtype) may be; 0 for keys."""
+def mean_bounds(x, choice, dtype, to):
+    """[H, N + P, D]: how far means in dtype may be from the rows of with_means(x, choice, to); 0 for keys."""
     P = choice.kept.shape[2]
     exact = with_means(x, choice)[:, x.shape[1]:]
     error = np.stack([mean_error(rows, label, P) for rows, label in zip(x, choice.label)])
-    return np.concatenate([np.zeros(x.shape), rounding_reach(exact, error, dtype)], axis=1)
+    return np.concatenate([np.zeros(x.shape), rounding_reach(exact, error, dtype, to)], axis=1)
 
 
-def attended_rows(k, v, choice, C, dtype):
-    """The Rows of sparse attention by this choice."""
+def attended_rows(k, v, choice, C, dtype, to):
+    """The Rows of sparse attention by this choice in dtype, whose means the reference rounds to `to`."""
     H, N, _ = k.shape
     parts = 0 if choice.label is None else choice.kept.shape[2]
     allowed = np.zeros((H, N, N + parts), bool)
@@ -66,8 +67,8 @@ def attended_rows(k, v, choice, C, dtype):
         return Rows(k, v, allowed)
     sizes = np.stack([choice.sizes(h) for h in range(H)])
     bias = np.concatenate([np.zeros((H, N)), np.log(np.maximum(sizes, 1))], axis=1)
-    return Rows(with_means(k, choice, dtype), with_means(v, choice, dtype), allowed, bias,
-                mean_bounds(k, choice, dtype), mean_bounds(v, choice, dtype))
+    return Rows(with_means(k, choice, to), with_means(v, choice, to), allowed, bias,
+                mean_bounds(k, choice, dtype, to), mean_bounds(v, choice, dtype, to))
 
 
 def rows(q, to, scale, dtype):
@@ -131,3 +132,16 @@ def closenesses(x, centres, off):
     sizes = np.abs(x) @ np.abs(centres).T + (centres ** 2).sum(axis=1) / 2
     away = (np.abs(x[:, None] - centres) * off).sum(axis=-1) + (off ** 2).sum(axis=1) / 2
     return (D + 3) * u * sizes + away
+
+
+def reachable(closeness, slack):
+    """[N, P] of bool: the centres that may come out as the nearest."""
+    return closeness + slack >= (closeness - slack).max(axis=1, keepdims=True)
+
+
+def moved_centres(x, label, centres, off, dtype):
+    """The next centres [P, D] of k-means, and how far they may be.  That of an empty cluster stays."""
+    sizes = np.bincount(label, minlength=len(centres))[:, None]
+    exact, error = means(x, label, centres), mean_error(x, label, len(centres))
+    return (np.where(sizes > 0, rounded(exact, dtype), centres),
+            np.where(sizes > 0, rounding_reach(exact, error, dtype, dtype), off))

@@ -74,7 +74,7 @@ def label_excess(x, label, centres, off, rounds, dtype):
     if rounds == 0:
         own = np.arange(len(x)), label
         return ((s.max(axis=1) - s[own]) / (slack[own] + slack[np.arange(len(x)), s.argmax(axis=1)])).max()
-    reachable = s + slack >= (s - slack).max(axis=1, keepdims=True)
+    reachable = bounds.reachable(s, slack)
     open_rows = np.flatnonzero(reachable.sum(axis=1) > 1)
     choices = [np.flatnonzero(reachable[row]) for row in open_rows]
     if np.prod([float(len(c)) for c in choices]) > MOST_WAYS:
@@ -82,10 +82,7 @@ def label_excess(x, label, centres, off, rounds, dtype):
     best, each = np.inf, s.argmax(axis=1)
     for picked in itertools.product(*choices):
         each[open_rows] = picked
-        exact, empty = ref.means(x, each, centres), np.bincount(each, minlength=len(centres)) == 0
-        error = bounds.mean_error(x, each, len(centres))
-        reach = np.where(empty[:, None], off, bounds.rounding_reach(exact, error, dtype))
-        new = np.where(empty[:, None], centres, ref.rounded(exact, dtype))
+        new, reach = bounds.moved_centres(x, each, centres, off, dtype)
         best = min(best, label_excess(x, label, new, reach, rounds - 1, dtype))
     return best
 
@@ -154,7 +151,7 @@ def check_three_steps(report, lib, rng, isa, dtype, shape, residual, tail):
         o_bound = bounds.stored(bounds.rows(q, bounds.Rows(k, v), scale, dtype)[0], o, dtype)
         report.add("anchor output", setting, first[b] - o, o_bound)
         missed = o - ref.attend_tokens(q, k, v, choice, C, scale, dtype)
-        sparse, _ = bounds.rows(q, bounds.attended_rows(k, v, choice, C, dtype), scale, dtype)
+        sparse, _ = bounds.rows(q, bounds.attended_rows(k, v, choice, C, dtype, dtype), scale, dtype)
         known = o_bound + sparse[..., None] + bounds.U["f32"] * np.abs(missed)
         r_bound = bounds.cached(missed, known, residual)
         held = run.residual(0, b, q.shape)
@@ -162,7 +159,7 @@ def check_three_steps(report, lib, rng, isa, dtype, shape, residual, tail):
         for step, (q, k, v) in ((1, anchors[b]), (2, others[b])):
             # with the residual that C holds: its form would hide more than the arithmetic of the step may err
             expected = ours.attend(step, 0, b, q, k, v) - ours.plans[0, b].residual + held
-            row, _ = bounds.rows(q, bounds.attended_rows(k, v, choice, C, dtype), scale, dtype)
+            row, _ = bounds.rows(q, bounds.attended_rows(k, v, choice, C, dtype, dtype), scale, dtype)
             what = ("same", "other")[step - 1]
             report.add(f"reuse output, {what} q k v, {tail}", setting, run.attend(step, 0, b, q, k, v) - expected,
                        bounds.stored(row, expected, dtype) + bounds.U["f32"] * np.abs(expected))
