@@ -50,7 +50,7 @@ struct chunk {
     int64_t rows, pitch; /* rows: heads G */
 };
 
-/* Scratch of a chunk; but for the last, parts are of a multiple of 256 bytes. */
+/* Scratch of a chunk: masses, and where clusters are kept two more.  All begin at a multiple of 256 bytes. */
 struct parts {
     float *mass;  /* [heads, G, pitch] */
     void *keys;   /* [heads, N, D] in the order of the clusters */
@@ -67,8 +67,9 @@ size_t keys_bytes(const chunking &c, const mcsa_dims *dims)
     return ((size_t)c.heads * dims->N * dims->D * sizeof(uint16_t) + 255) / 256 * 256;
 }
 
-parts lay_out(const chunking &c, const mcsa_dims *dims, void *scratch)
+parts lay_out(const chunking &c, const mcsa_dims *dims, int P, void *scratch)
 {
+    if (P == 0) return { (float *)scratch, NULL, NULL };
     char *keys = (char *)scratch + mass_bytes(c);
     return { (float *)scratch, keys, (float *)(keys + keys_bytes(c, dims)) };
 }
@@ -133,7 +134,7 @@ extern "C" cudaError_t mcsa_cuda_select(const mcsa_qkv *x, const float *lse, con
 {
     const mcsa_selection *s = selection;
     chunking all = chunks_of(s->H, s->N);
-    parts memory = lay_out(all, &x->dims, scratch);
+    parts memory = lay_out(all, &x->dims, s->P, scratch);
     for (int head = 0; head < s->H; head += all.heads) {
         int heads = s->H - head < all.heads ? s->H - head : all.heads;
         chunk c = { x, lse, s, head, heads, (int64_t)heads * s->G, all.pitch };
