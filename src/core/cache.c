@@ -43,9 +43,8 @@ static int rows_of_group(const mcsa_run *run, int N)
 
 /* Clusters for a third of the rows: of a fifth, a third and a half, at densities from 0.05 to 0.25, it is the nearest to
  * dense or within 0.6 dB of that (docs/LOG.md). */
-static int clusters_of_head(const mcsa_run *run, int K)
+int mcsa_cache_clusters(int K)
 {
-    if (run->config.tail != MCSA_TAIL_MEANS) return 0;
     int P = K / 3;
     return P < 1 ? 1 : P > MCSA_MAX_CLUSTERS ? MCSA_MAX_CLUSTERS : P;
 }
@@ -70,7 +69,7 @@ static mcsa_status reserve_selection(mcsa_run *run, mcsa_selection *s, const mcs
     s->C = run->config.group;
     s->G = (dims->N + s->C - 1) / s->C;
     s->K = rows_of_group(run, dims->N);
-    s->P = clusters_of_head(run, s->K);
+    s->P = run->config.tail == MCSA_TAIL_MEANS ? mcsa_cache_clusters(s->K) : 0;
     s->words = ((int64_t)(s->P ? s->P : dims->N) + 63) / 64;
     size_t bytes = carve_selection(s, NULL);
     if (mcsa_block_reserve(&run->memory, &s->memory, bytes))

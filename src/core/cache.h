@@ -4,6 +4,9 @@
 
 #include "run.h"
 
+/* P clusters of a head's keys where a group attends to K rows, means among them. */
+int mcsa_cache_clusters(int K);
+
 mcsa_plan *mcsa_cache_plan(mcsa_run *run, int layer, int branch);
 
 /* The plan whose groups and keys serve `branch` at an anchor of this step, or NULL when the branch makes its own. */
