@@ -8,7 +8,9 @@
  *     k_full[2]     producer -> consumers: a block of BN keys is there      k_empty[2]
  *     v_full[2]     the same of values, which run one block behind          v_empty[2]
  *
- * Blocks come last to first, so that only the first one visited is ragged and the loop has no mask.  One consumer:
+ * Blocks come last to first, so that only the first one visited is ragged and the loop has no mask.  Where keys stand
+ * for several tokens (BIASED), the blocks visited first have a number a key beside K in shared memory, from which its
+ * scores start: -infinity where there is no key.  One consumer:
  *
  *     S = Q K_last'                         wait, mask, softmax -> P
  *     for the other blocks, descending:
@@ -39,6 +41,7 @@ template <int D, int BN> struct attend_shared {
     uint16_t q[ATTEND_ROWS * D];
     uint16_t k[ATTEND_STAGES][BN * D];
     uint16_t v[ATTEND_STAGES][BN * D];
+    float bias[ATTEND_STAGES][BN]; /* filled and freed with k */
     uint64_t q_full, q_empty;
     uint64_t k_full[ATTEND_STAGES], k_empty[ATTEND_STAGES];
     uint64_t v_full[ATTEND_STAGES], v_empty[ATTEND_STAGES];
@@ -82,14 +85,27 @@ static __device__ __forceinline__ uint32_t attend_parity(uint32_t n)
     return n / ATTEND_STAGES & 1;
 }
 
-/* S = Q K'.  q: this warpgroup's 64 rows in slabs of 128 rows; k: slabs of BN rows. */
+/* S = the bias of each column.  Read before the products are issued and consumed by them, so that whoever has seen
+ * them end may fill the slot again. */
+template <int BN> static __device__ __forceinline__ void attend_bias(float (&s)[BN / 2], const float *bias)
+{
+    const float2 *mine = (const float2 *)bias + threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < BN / 8; i++) {
+        float2 x = mine[4 * i];
+        s[4 * i] = s[4 * i + 2] = x.x;
+        s[4 * i + 1] = s[4 * i + 3] = x.y;
+    }
+}
+
+/* S = Q K', or S += Q K'.  q: this warpgroup's 64 rows in slabs of 128 rows; k: slabs of BN rows. */
 template <typename T, int D, int BN>
-static __device__ __forceinline__ void attend_scores(float (&s)[BN / 2], uint64_t q, uint64_t k)
+static __device__ __forceinline__ void attend_scores(float (&s)[BN / 2], uint64_t q, uint64_t k, int accumulate)
 {
 #pragma unroll
     for (int step = 0; step < D / 16; step++)
         wgmma_ss<T, 0>(s, q + step / 4 * (ATTEND_ROWS * 128 / 16) + step % 4 * 2,
-                       k + step / 4 * (BN * 128 / 16) + step % 4 * 2, step > 0);
+                       k + step / 4 * (BN * 128 / 16) + step % 4 * 2, step > 0 || accumulate);
 }
 
 /* O += P V. */
@@ -131,8 +147,9 @@ static __device__ __forceinline__ void attend_free(const attend_shared<D, BN> *s
 /* The keys of one tile. */
 typedef struct attend_span {
     int blocks;  /* at least 1 */
-    int columns; /* keys in the first block visited, 1 to BN */
+    int columns; /* keys in the first block visited, 1 to BN; BIASED says it by the bias */
     float scale; /* of the scores, times log2 e */
+    int biased;  /* blocks, the first visited, that have a bias */
 } attend_span;
 
 /* Waits for a slot.  GATHERED: cp.async filled it, which to wgmma is an ordinary writer. */
@@ -142,8 +159,16 @@ template <int GATHERED> static __device__ __forceinline__ void attend_wait(uint6
     if (GATHERED) fence_async_shared();
 }
 
+/* A constant as an argument: the two kinds of blocks are two loops, since a branch in one would spill. */
+template <int VALUE> struct attend_flag {
+    __device__ constexpr operator int() const
+    {
+        return VALUE;
+    }
+};
+
 /* O and the softmax rows of one tile, not yet normalised.  The last product is left in flight. */
-template <typename T, int D, int BN, int CLUSTER, int GATHERED>
+template <typename T, int D, int BN, int CLUSTER, int GATHERED, int BIASED = 0>
 static __device__ __forceinline__ void attend_tile(attend_shared<D, BN> *sm, attend_cursor *at, attend_span span,
                                                    float (&o)[D / 2], softmax_rows *rows)
 {
@@ -152,15 +177,16 @@ static __device__ __forceinline__ void attend_tile(attend_shared<D, BN> *sm, att
     const uint64_t q = wgmma_descriptor(shared_address(sm->q) + consumer * 64 * 128, 16);
     const uint64_t k = wgmma_descriptor(shared_address(sm->k), 16);
     const uint64_t v = wgmma_descriptor(shared_address(sm->v), BN * 128);
-    const int slot = BN * D * 2 / 16;
+    const int slot = BN * D * 2 / 16, plain = span.blocks - span.biased;
     float s[BN / 2], shrink[2];
     uint32_t p[BN / 4];
     uint32_t n = at->block;
 
     attend_wait<GATHERED>(&sm->q_full, at->tile & 1);
     attend_wait<GATHERED>(&sm->k_full[attend_slot(n)], attend_parity(n));
+    if (BIASED) attend_bias<BN>(s, sm->bias[attend_slot(n)]);
     wgmma_fence();
-    attend_scores<T, D, BN>(s, q, k + attend_slot(n) * slot);
+    attend_scores<T, D, BN>(s, q, k + attend_slot(n) * slot, BIASED);
     wgmma_commit();
 #pragma unroll
     for (int i = 0; i < D / 2; i++) o[i] = 0;
@@ -168,15 +194,19 @@ static __device__ __forceinline__ void attend_tile(attend_shared<D, BN> *sm, att
     wgmma_hold(s);
     attend_free<D, BN, CLUSTER>(sm, at, &sm->k_empty[attend_slot(n)]);
     if (span.blocks == 1) attend_free<D, BN, 1>(sm, at, &sm->q_empty);
-    if (span.columns < BN) softmax_mask(s, span.columns);
+    if (!BIASED && span.columns < BN) softmax_mask(s, span.columns);
     softmax_step<T, 1>(s, rows, shrink, span.scale);
     softmax_pack<T>(p, s);
 
-    for (int left = span.blocks - 1; left > 0; left--, n++) {
+    const auto next = [&](auto biased, int last) {
+        if (biased) { /* under the other consumer's products */
+            attend_wait<GATHERED>(&sm->k_full[attend_slot(n + 1)], attend_parity(n + 1));
+            attend_bias<BN>(s, sm->bias[attend_slot(n + 1)]);
+        }
         named_barrier_sync(turn, 256);
         attend_wait<GATHERED>(&sm->k_full[attend_slot(n + 1)], attend_parity(n + 1));
         wgmma_fence();
-        attend_scores<T, D, BN>(s, q, k + attend_slot(n + 1) * slot);
+        attend_scores<T, D, BN>(s, q, k + attend_slot(n + 1) * slot, biased);
         wgmma_commit();
         attend_wait<GATHERED>(&sm->v_full[attend_slot(n)], attend_parity(n));
         wgmma_fence();
@@ -187,7 +217,7 @@ static __device__ __forceinline__ void attend_tile(attend_shared<D, BN> *sm, att
         wgmma_wait<1>();
         wgmma_hold(s);
         attend_free<D, BN, CLUSTER>(sm, at, &sm->k_empty[attend_slot(n + 1)]);
-        if (left == 1) attend_free<D, BN, 1>(sm, at, &sm->q_empty);
+        if (last) attend_free<D, BN, 1>(sm, at, &sm->q_empty);
         softmax_step<T, 0>(s, rows, shrink, span.scale);
 
         wgmma_wait<0>();
@@ -196,7 +226,12 @@ static __device__ __forceinline__ void attend_tile(attend_shared<D, BN> *sm, att
         attend_free<D, BN, CLUSTER>(sm, at, &sm->v_empty[attend_slot(n)]);
         softmax_pack<T>(p, s);
         softmax_shrink(o, shrink);
-    }
+        n++;
+    };
+    int left = span.blocks - 1;
+    if constexpr (BIASED)
+        for (; left > plain; left--) next(attend_flag<1>(), left == 1);
+    for (; left > 0; left--) next(attend_flag<0>(), left == 1);
 
     attend_wait<GATHERED>(&sm->v_full[attend_slot(n)], attend_parity(n));
     wgmma_fence();

@@ -1,4 +1,5 @@
-/* attend_tokens.cu - attention of every group over its kept keys, equation (3) of METHOD.md, and the residual (4).
+/* attend_tokens.cu - attention of every group over its kept keys, equation (3) of METHOD.md, and the residual (4); with
+ * clusters of keys also over the means of those that it does not keep, which weigh as many keys as they stand for.
  *
  * Persistent: one thread block per multiprocessor walks the groups, head after head, so that all blocks sweep the rows
  * of one head at a time, in the same direction, out of L2.
@@ -16,9 +17,11 @@
 
 typedef struct tokens_job {
     tokens_tensors x;
+    tokens_means means;
     void *out;                 /* [H, N, D] */
     const int32_t *order;      /* [H, N] */
-    const int32_t *keys;       /* [H, G, pitch], ascending */
+    const int32_t *keys;       /* [H, G, pitch] */
+    const int32_t *plain;      /* [H, G], with means */
     __nv_bfloat16 *residual;   /* [H, N, D] in group order, or NULL */
     int64_t out_head, out_row; /* elements */
     int64_t pitch;
@@ -34,11 +37,11 @@ typedef struct tokens_job {
     __device__ __forceinline__ tokens_tile tile(int at) const
     {
         int head = at / G, first = at % G * ATTEND_ROWS;
-        return { order + (int64_t)head * N + first, keys + at * pitch, head, N - first, K };
+        return { order + (int64_t)head * N + first, keys + at * pitch, head, N - first, K, __ldg(plain + at) };
     }
 } tokens_job;
 
-template <typename T, int D, int BN>
+template <typename T, int D, int BN, int MEANS>
 static __device__ __forceinline__ void tokens_consume(attend_shared<D, BN> *sm, const tokens_job &job)
 {
     const int in_tile = threadIdx.x / 32 * 16 - 64 + threadIdx.x % 32 / 4;
@@ -50,7 +53,7 @@ static __device__ __forceinline__ void tokens_consume(attend_shared<D, BN> *sm, 
         const tokens_tile tile = job.tile(number);
         float o[D / 2];
         softmax_rows rows;
-        attend_tile<T, D, BN, 1, 1>(sm, &at, tokens_span<BN>(tile, job.scale), o, &rows);
+        attend_tile<T, D, BN, 1, 1, MEANS>(sm, &at, tokens_span<MEANS, BN>(tile, job.scale), o, &rows);
 
         T *out[2];
         __nv_bfloat16 *residual[2];
@@ -82,7 +85,7 @@ static __device__ __forceinline__ void tokens_consume(attend_shared<D, BN> *sm, 
     if (threadIdx.x < 256) named_barrier_sync(1, 256); /* takes the turn that the second consumer passed last */
 }
 
-template <typename T, int D, int BN>
+template <typename T, int D, int BN, int MEANS>
 static __global__ void __launch_bounds__(ATTEND_THREADS, 1) tokens_kernel(const __grid_constant__ tokens_job job)
 {
     extern __shared__ char raw[];
@@ -92,18 +95,19 @@ static __global__ void __launch_bounds__(ATTEND_THREADS, 1) tokens_kernel(const 
     if (threadIdx.x == 0) attend_init(sm, 128, 1);
     __syncthreads();
     if (warp < 4) {
-        registers_release<TOKENS_PRODUCER_REGISTERS>();
-        tokens_produce<D, BN>(sm, job);
+        registers_release<tokens_registers<D>::PRODUCER>();
+        tokens_produce<MEANS, D, BN>(sm, job);
     } else {
-        registers_claim<TOKENS_CONSUMER_REGISTERS>();
-        tokens_consume<T, D, BN>(sm, job);
+        registers_claim<tokens_registers<D>::CONSUMER>();
+        tokens_consume<T, D, BN, MEANS>(sm, job);
     }
 }
 
-template <typename T, int D, int BN> static cudaError_t tokens_launch(const tokens_job *job, cudaStream_t stream)
+template <typename T, int D, int MEANS> static cudaError_t tokens_launch(const tokens_job *job, cudaStream_t stream)
 {
+    enum { BN = 176 };
     int processors, bytes = attend_shared_bytes<D, BN>();
-    auto *kernel = tokens_kernel<T, D, BN>;
+    auto *kernel = tokens_kernel<T, D, BN, MEANS>;
     cudaError_t error = tokens_prepare(kernel, bytes, &processors);
     if (error != cudaSuccess) return error;
 
@@ -114,33 +118,70 @@ template <typename T, int D, int BN> static cudaError_t tokens_launch(const toke
 
 template <typename T> static cudaError_t tokens_choose(const tokens_job *job, int D, cudaStream_t stream)
 {
-    if (D == 64) return tokens_launch<T, 64, 176>(job, stream);
-    return tokens_launch<T, 128, 176>(job, stream);
+    if (job->means.P) return D == 64 ? tokens_launch<T, 64, 1>(job, stream) : tokens_launch<T, 128, 1>(job, stream);
+    return D == 64 ? tokens_launch<T, 64, 0>(job, stream) : tokens_launch<T, 128, 0>(job, stream);
 }
 
-static int64_t tokens_pitch(int K)
+/* How a call uses its scratch. */
+typedef struct tokens_scratch {
+    mcsa_cuda_lists lists;
+    void *k, *v; /* [H, P, D] means; NULL when P = 0 */
+    size_t bytes;
+} tokens_scratch;
+
+static void *tokens_take(char *from, size_t *used, size_t bytes)
 {
-    return ((int64_t)K + MCSA_CUDA_KEY_BLOCK - 1) / MCSA_CUDA_KEY_BLOCK * MCSA_CUDA_KEY_BLOCK;
+    void *part = from + *used;
+    *used += (bytes + 255) / 256 * 256;
+    return part;
 }
 
-size_t mcsa_cuda_attend_tokens_bytes(const mcsa_dims *dims, int K)
+static tokens_scratch tokens_carve(const mcsa_dims *dims, int K, int P, void *from)
 {
-    int64_t groups = ((int64_t)dims->N + MCSA_CUDA_C - 1) / MCSA_CUDA_C;
-    return sizeof(int32_t) * dims->H * groups * tokens_pitch(K);
+    tokens_scratch s = {};
+    size_t H = (size_t)dims->H, groups = H * (((size_t)dims->N + MCSA_CUDA_C - 1) / MCSA_CUDA_C);
+    s.lists.pitch = ((int64_t)K + MCSA_CUDA_KEY_BLOCK - 1) / MCSA_CUDA_KEY_BLOCK * MCSA_CUDA_KEY_BLOCK;
+    s.lists.rows = (int32_t *)tokens_take((char *)from, &s.bytes, sizeof(int32_t) * groups * (size_t)s.lists.pitch);
+    if (P == 0) return s;
+    size_t means = sizeof(uint16_t) * H * (size_t)P * (size_t)dims->D;
+    s.lists.plain = (int32_t *)tokens_take((char *)from, &s.bytes, sizeof(int32_t) * groups);
+    s.lists.bias = (float *)tokens_take((char *)from, &s.bytes, sizeof(float) * H * ((size_t)P + 1));
+    s.k = tokens_take((char *)from, &s.bytes, means);
+    s.v = tokens_take((char *)from, &s.bytes, means);
+    return s;
+}
+
+size_t mcsa_cuda_attend_tokens_bytes(const mcsa_dims *dims, int K, int P)
+{
+    return tokens_carve(dims, K, P, NULL).bytes;
+}
+
+/* Lists, and the means of the keys and values of this call. */
+static cudaError_t tokens_prelude(const mcsa_qkv *x, const mcsa_selection *selection, const tokens_scratch *s,
+                                  cudaStream_t stream)
+{
+    if (selection->P == 0) return mcsa_cuda_expand(selection, &s->lists, stream);
+    cudaError_t error = mcsa_cuda_expand_clusters(selection, x->scale, &s->lists, stream);
+    if (error == cudaSuccess) error = mcsa_cuda_means(x->k, selection, s->k, stream);
+    if (error == cudaSuccess) error = mcsa_cuda_means(x->v, selection, s->v, stream);
+    return error;
 }
 
 cudaError_t mcsa_cuda_attend_tokens(const mcsa_qkv *x, const mcsa_selection *selection,
                                     const mcsa_residual_rows *residual, void *scratch, cudaStream_t stream)
 {
-    int kept = residual && residual->form != MCSA_RESIDUAL_OFF && residual->rows;
+    const int kept = residual && residual->form != MCSA_RESIDUAL_OFF && residual->rows;
+    const tokens_scratch s = tokens_carve(&x->dims, selection->K, selection->P, scratch);
     tokens_job job = {
+        .means = { s.k, s.v, s.lists.bias, x->dims.N, selection->P },
         .out = x->out->data,
         .order = selection->order,
-        .keys = (const int32_t *)scratch,
+        .keys = s.lists.rows,
+        .plain = s.lists.plain,
         .residual = kept ? (__nv_bfloat16 *)residual->rows : NULL,
         .out_head = x->out->stride[0],
         .out_row = x->out->stride[1],
-        .pitch = tokens_pitch(selection->K),
+        .pitch = s.lists.pitch,
         .record = kept && residual->record,
         .H = x->dims.H,
         .N = x->dims.N,
@@ -149,7 +190,7 @@ cudaError_t mcsa_cuda_attend_tokens(const mcsa_qkv *x, const mcsa_selection *sel
         .scale = x->scale * 1.44269504088896f,
     };
     cudaError_t error = tokens_describe(&job.x, x);
-    if (error == cudaSuccess) error = mcsa_cuda_expand(selection, (int32_t *)scratch, stream);
+    if (error == cudaSuccess) error = tokens_prelude(x, selection, &s, stream);
     if (error != cudaSuccess) return error;
     if (x->dims.dtype == MCSA_BF16) return tokens_choose<__nv_bfloat16>(&job, x->dims.D, stream);
     return tokens_choose<__half>(&job, x->dims.D, stream);

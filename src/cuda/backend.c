@@ -118,10 +118,10 @@ static mcsa_status reserve(void *state, const mcsa_dims *dims, int K, int P)
 {
     mcsa_cuda *cuda = state;
     if (K == 0) return MCSA_OK;
-    size_t sizes[] = { mcsa_cuda_group_bytes(dims), mcsa_cuda_select_bytes(dims, P),
-                       mcsa_cuda_attend_tokens_bytes(dims, K) },
+    size_t sizes[] = { mcsa_cuda_group_bytes(dims), P ? mcsa_cuda_cluster_bytes(dims, P) : 0,
+                       mcsa_cuda_select_bytes(dims, P), mcsa_cuda_attend_tokens_bytes(dims, K, P) },
            most = 0;
-    for (int i = 0; i < 3; i++) most = sizes[i] > most ? sizes[i] : most;
+    for (int i = 0; i < 4; i++) most = sizes[i] > most ? sizes[i] : most;
     return mcsa_block_reserve(cuda->memory, &cuda->scratch, most) ? MCSA_ENOMEM : MCSA_OK;
 }
 

@@ -54,11 +54,10 @@ static __global__ void __launch_bounds__(EXPAND_WARPS * 32) expand_kernel(const 
     for (int64_t i = job.K + lane; i < job.pitch; i += 32) job.keys[row * job.pitch + i] = -1;
 }
 
-cudaError_t mcsa_cuda_expand(const mcsa_selection *selection, int32_t *keys, cudaStream_t stream)
+cudaError_t mcsa_cuda_expand(const mcsa_selection *selection, const mcsa_cuda_lists *lists, cudaStream_t stream)
 {
-    int64_t pitch = ((int64_t)selection->K + MCSA_CUDA_KEY_BLOCK - 1) / MCSA_CUDA_KEY_BLOCK * MCSA_CUDA_KEY_BLOCK;
-    expand_job job = { selection->kept,  keys,  (int64_t)selection->H * selection->G,
-                       selection->words, pitch, selection->K };
+    expand_job job = { selection->kept,  lists->rows,  (int64_t)selection->H * selection->G,
+                       selection->words, lists->pitch, selection->K };
     expand_kernel<<<(unsigned)((job.rows + EXPAND_WARPS - 1) / EXPAND_WARPS), EXPAND_WARPS * 32, 0, stream>>>(job);
     return cudaGetLastError();
 }

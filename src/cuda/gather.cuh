@@ -21,6 +21,13 @@ static __device__ __forceinline__ void gather_16_or_zero(uint32_t shared, const 
                  : "memory");
 }
 
+/* 4 bytes, or 4 zero bytes. */
+static __device__ __forceinline__ void gather_4_or_zero(uint32_t shared, const void *source, int valid)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(source), "r"(valid ? 4 : 0)
+                 : "memory");
+}
+
 /* Arrives on `bar` when all copies that this thread has issued so far have landed; counts as one of the barrier's
  * arrivals. */
 static __device__ __forceinline__ void gather_arrive(uint64_t *bar)

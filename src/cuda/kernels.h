@@ -2,8 +2,8 @@
  *
  * A launcher enqueues work on `stream` and returns: it neither allocates nor synchronises, so any call can be captured
  * in a CUDA graph.  Scratch is the caller's, of the size that the matching *_bytes function gives for the same sizes.
- * All pointers are device pointers.  Checked before: dtype is BF16 or FP16, D is 64 or 128, C is 128, the stride along D
- * is 1, other strides and all addresses are multiples of 16 bytes.  Letters are those of METHOD.md. */
+ * All pointers are device pointers.  Checked before: dtype is BF16 or FP16, D is 64 or 128, C is 128, the stride along
+ * D is 1, other strides and all addresses are multiples of 16 bytes.  Letters are those of METHOD.md. */
 #ifndef MCSA_CUDA_KERNELS_H
 #define MCSA_CUDA_KERNELS_H
 
@@ -93,11 +93,21 @@ size_t mcsa_cuda_select_bytes(const mcsa_dims *dims, int P);
 cudaError_t mcsa_cuda_select(const mcsa_qkv *x, const float *lse, const mcsa_selection *selection, void *scratch,
                              cudaStream_t stream);
 
-/* Bitmaps to ascending lists: keys [H, G, pitch], pitch = K rounded up to MCSA_CUDA_KEY_BLOCK, -1 past K. */
-cudaError_t mcsa_cuda_expand(const mcsa_selection *selection, int32_t *keys, cudaStream_t stream);
+/* What each group attends to.  P = 0: K keys, ascending.  P > 0: the keys of its kept clusters, cluster after cluster,
+ * then N + p for the mean of each other cluster p that has members, ascending; at most K rows. */
+typedef struct mcsa_cuda_lists {
+    int32_t *rows;  /* [H, G, pitch], -1 behind the last */
+    int64_t pitch;  /* K rounded up to MCSA_CUDA_KEY_BLOCK */
+    int32_t *plain; /* P > 0: [H, G] rows that are keys */
+    float *bias;    /* P > 0: [H, P + 1] log(size of p) / scale; the last is -infinity */
+} mcsa_cuda_lists;
+cudaError_t mcsa_cuda_expand(const mcsa_selection *selection, const mcsa_cuda_lists *lists, cudaStream_t stream);
+cudaError_t mcsa_cuda_expand_clusters(const mcsa_selection *selection, float scale, const mcsa_cuda_lists *lists,
+                                      cudaStream_t stream);
 
-/* Sparse attention of every group over its kept keys; residual->rows is [H, N, D] BF16 in group order, or NULL. */
-size_t mcsa_cuda_attend_tokens_bytes(const mcsa_dims *dims, int K);
+/* Sparse attention of every group over its kept keys and the means of this call; residual->rows is [H, N, D] BF16 in
+ * group order, or NULL. */
+size_t mcsa_cuda_attend_tokens_bytes(const mcsa_dims *dims, int K, int P);
 cudaError_t mcsa_cuda_attend_tokens(const mcsa_qkv *x, const mcsa_selection *selection,
                                     const mcsa_residual_rows *residual, void *scratch, cudaStream_t stream);
 

@@ -5,78 +5,8 @@
  *     attend_test few      eight cases of several blocks of keys, for a race checker
  *     attend_test time     milliseconds and TFLOP/s at 32,760 and 75,600 tokens, after a check of sampled rows
  *
- * The bound of an output element over n keys, a_j their probabilities (compare docs/NUMERICS.md):
- *
- *     (2 ds + n 2^-24 + u_p + 2^-16) sum_j a_j |v_j| + n 2^-36 max|v| + u_out |o|
- *
- * ds = scale max_j sum_d |q_d k_jd| D 2^-24 is how far a score may be off: a k16 step of the multiply aligns 17 addends
- * to the largest and keeps at least 2 bits below 24: at most 5.25 units of 2^-23, and D / 16 of them are below D 2^-24.
- * It is 0 where q and k are integers whose sums stay below 2^24.  n 2^-24: the n / 16 steps of O and the sums of the
- * denominator.  u_p, u_out: 2^-8 for BF16, 2^-11 for FP16.  2^-16: exp2 and the argument it is given, |argument| < 64.
- * n 2^-36: FP16 probabilities below 2^-25.  LSE: ds + n 2^-24 + 2^-16 + 2^-21 |lse|. */
-#include "check.h"
-#include "check.h"
-#include "cuda/kernels.h"
-
-#include <algorithm>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-/* Inputs. */
-
-static __host__ __device__ uint64_t mix(uint64_t x)
-{
-    x += 0x9E3779B97F4A7C15ull;
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBull;
-    return x ^ x >> 31;
-}
-
-enum fill { FILL_NORMAL, FILL_INTEGERS /* -300 to 300 */, FILL_NAN };
-
-static __global__ void fill_kernel(mcsa_tensor x, fill what, uint64_t seed)
-{
-    int64_t count = x.shape[0] * x.shape[1] * x.shape[2];
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t d = i % x.shape[2], n = i / x.shape[2] % x.shape[1], h = i / x.shape[2] / x.shape[1];
-        int64_t at = h * x.stride[0] + n * x.stride[1] + d;
-        uint64_t bits = mix(seed ^ mix(i));
-        float u = ((bits >> 40) + 1) * 0x1p-24f, w = (bits & 0xFFFFFF) * 0x1p-24f, value;
-        if (what == FILL_NAN)
-            value = NAN;
-        else if (what == FILL_INTEGERS)
-            value = (float)((int)(bits % 601) - 300);
-        else
-            value = sqrtf(-2 * logf(u)) * cospif(2 * w);
-        if (x.dtype == MCSA_BF16)
-            ((__nv_bfloat16 *)x.data)[at] = __float2bfloat16(value);
-        else
-            ((__half *)x.data)[at] = __float2half(value);
-    }
-}
-
-static void fill(const mcsa_tensor *x, enum fill what, uint64_t seed)
-{
-    fill_kernel<<<2048, 256>>>(*x, what, seed);
-    CHECK_CUDA(cudaGetLastError());
-}
-
-enum view { VIEW_HND, VIEW_NHD, VIEW_FUSED /* [N, 3, H, D] */, VIEW_FAR_HEADS, VIEW_FAR_ROWS };
-static const char *const view_names[] = { "hnd", "nhd", "fused", "far-h", "far-n" };
-
-/* A tensor of its own memory, `base`. */
-static mcsa_tensor tensor_make(mcsa_dtype dtype, int64_t H, int64_t N, int64_t D, enum view view, check_buffer *base)
-{
-    mcsa_tensor x = { NULL, dtype, { H, N, D }, { N * D, D, 1 } };
-    int64_t offset = 0;
-    if (view == VIEW_NHD) x.stride[0] = D, x.stride[1] = H * D;
-    if (view == VIEW_FUSED) x.stride[0] = D, x.stride[1] = 3 * H * D, offset = H * D;
-    if (view == VIEW_FAR_HEADS) x.stride[0] = ((int64_t)1 << 31) + 64;
-    if (view == VIEW_FAR_ROWS) x.stride[0] = D, x.stride[1] = ((int64_t)1 << 20) + 64;
-    *base = check_buffer_make(2 * (offset + (H - 1) * x.stride[0] + (N - 1) * x.stride[1] + D));
-    x.data = (uint16_t *)base->data + offset;
-    return x;
-}
+ * The bound: attend_problem.cuh. */
+#include "attend_problem.cuh"
 
 enum pattern { PATTERN_RANDOM, PATTERN_RUN };
 
@@ -105,151 +35,14 @@ static mcsa_selection selection_make(int H, int N, int K, enum pattern pattern, 
 {
     mcsa_selection s = {};
     s.H = H, s.N = N, s.C = MCSA_CUDA_C, s.G = (N + s.C - 1) / s.C, s.K = K, s.words = (N + 63) / 64;
-    memory[0] = check_buffer_make((size_t)H * N * 4);
+    memory[0] = order_make(H, N, seed);
     memory[1] = check_buffer_make((size_t)H * s.G * s.words * 8);
     s.order = (int32_t *)memory[0].data;
     s.kept = (uint64_t *)memory[1].data;
-    int32_t *order = (int32_t *)check_alloc((size_t)H * N * 4);
-    for (int64_t h = 0; h < H; h++) {
-        int32_t *of_head = order + h * N;
-        for (int i = 0; i < N; i++) of_head[i] = i;
-        for (int i = N - 1; i > 0; i--) std::swap(of_head[i], of_head[mix(seed + h * N + i) % (i + 1)]);
-    }
-    check_upload(&memory[0], order);
-    free(order);
     int64_t rows = (int64_t)H * s.G;
     keep_kernel<<<(rows + 63) / 64, 64>>>(s.kept, rows, s.words, N, K, pattern, seed);
     CHECK_CUDA(cudaGetLastError());
     return s;
-}
-
-/* Double precision, one block of threads per sampled row. */
-
-typedef struct sample {
-    int h, i;             /* head, query */
-    const int32_t *keys;  /* on the device, or NULL: all */
-    int64_t residual_row; /* of this query in group order */
-} sample;
-
-typedef struct truth {
-    double o[128], spread[128], largest[128]; /* sum a v, sum a |v|, max |v| */
-    double lse, reach;                        /* reach: max_j sum_d |q k| */
-} truth;
-
-static __device__ double element(const mcsa_tensor &x, int64_t h, int64_t n, int64_t d)
-{
-    int64_t at = h * x.stride[0] + n * x.stride[1] + d;
-    return x.dtype == MCSA_BF16 ? (double)__bfloat162float(((const __nv_bfloat16 *)x.data)[at])
-                                : (double)__half2float(((const __half *)x.data)[at]);
-}
-
-static __device__ double block_reduce(double x, int largest)
-{
-    __shared__ double part[256];
-    part[threadIdx.x] = x;
-    __syncthreads();
-    for (int step = 128; step > 0; step /= 2) {
-        if (threadIdx.x < step) {
-            double y = part[threadIdx.x + step];
-            part[threadIdx.x] = largest ? fmax(part[threadIdx.x], y) : part[threadIdx.x] + y;
-        }
-        __syncthreads();
-    }
-    double result = part[0];
-    __syncthreads();
-    return result;
-}
-
-static __global__ void __launch_bounds__(256) truth_kernel(mcsa_tensor q, mcsa_tensor k, mcsa_tensor v, double scale,
-                                                           const sample *samples, int n, double *p, truth *out)
-{
-    __shared__ double query[128];
-    const sample s = samples[blockIdx.x];
-    const int D = (int)q.shape[2];
-    p += (int64_t)blockIdx.x * n;
-    if (threadIdx.x < D) query[threadIdx.x] = element(q, s.h, s.i, threadIdx.x);
-    __syncthreads();
-    double top = -INFINITY, reach = 0, sum = 0;
-    for (int j = threadIdx.x; j < n; j += 256) {
-        int64_t key = s.keys ? s.keys[j] : j;
-        double dot = 0, size = 0;
-        for (int d = 0; d < D; d++) {
-            double x = query[d] * element(k, s.h, key, d);
-            dot += x;
-            size += fabs(x);
-        }
-        p[j] = dot * scale;
-        top = fmax(top, p[j]);
-        reach = fmax(reach, size);
-    }
-    top = block_reduce(top, 1);
-    reach = block_reduce(reach, 1);
-    for (int j = threadIdx.x; j < n; j += 256) sum += p[j] = exp(p[j] - top);
-    sum = block_reduce(sum, 0);
-    if (threadIdx.x < D) {
-        double o = 0, spread = 0, largest = 0;
-        for (int j = 0; j < n; j++) {
-            double x = element(v, s.h, s.keys ? s.keys[j] : j, threadIdx.x);
-            o += p[j] * x;
-            spread += p[j] * fabs(x);
-            largest = fmax(largest, fabs(x));
-        }
-        out[blockIdx.x].o[threadIdx.x] = o / sum;
-        out[blockIdx.x].spread[threadIdx.x] = spread / sum;
-        out[blockIdx.x].largest[threadIdx.x] = largest;
-    }
-    if (threadIdx.x == 0) {
-        out[blockIdx.x].lse = top + log(sum);
-        out[blockIdx.x].reach = reach;
-    }
-}
-
-static truth *truth_of(const mcsa_qkv *x, const sample *samples, int count, int n)
-{
-    check_buffer rows = check_buffer_make(count * sizeof(sample)), results = check_buffer_make(count * sizeof(truth));
-    check_buffer p = check_buffer_make((size_t)count * n * 8);
-    truth *result = (truth *)check_alloc(count * sizeof(truth));
-    check_upload(&rows, samples);
-    truth_kernel<<<count, 256>>>(*x->q, *x->k, *x->v, (double)x->scale, (sample *)rows.data, n, (double *)p.data,
-                                 (truth *)results.data);
-    CHECK_CUDA(cudaGetLastError());
-    check_download(result, &results);
-    check_buffer_free(&rows);
-    check_buffer_free(&results);
-    check_buffer_free(&p);
-    return result;
-}
-
-/* One row of D numbers to the host. */
-static void row_read(double *row, const mcsa_tensor *x, int64_t h, int64_t n)
-{
-    uint16_t bits[128];
-    CHECK_CUDA(cudaMemcpy(bits, (uint16_t *)x->data + h * x->stride[0] + n * x->stride[1], x->shape[2] * 2,
-                          cudaMemcpyDeviceToHost));
-    for (int d = 0; d < x->shape[2]; d++) row[d] = check_float(bits[d], x->dtype);
-}
-
-static __global__ void differ_kernel(mcsa_tensor x, mcsa_tensor y, unsigned long long *count)
-{
-    int64_t all = x.shape[0] * x.shape[1] * x.shape[2];
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < all; i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t d = i % x.shape[2], n = i / x.shape[2] % x.shape[1], h = i / x.shape[2] / x.shape[1];
-        if (((const uint16_t *)x.data)[h * x.stride[0] + n * x.stride[1] + d] !=
-            ((const uint16_t *)y.data)[h * y.stride[0] + n * y.stride[1] + d])
-            atomicAdd(count, 1);
-    }
-}
-
-static int64_t differ(const mcsa_tensor *x, const mcsa_tensor *y)
-{
-    unsigned long long count = 0;
-    check_buffer on_device = check_buffer_make(8);
-    check_upload(&on_device, &count);
-    differ_kernel<<<1024, 256>>>(*x, *y, (unsigned long long *)on_device.data);
-    CHECK_CUDA(cudaGetLastError());
-    check_download(&count, &on_device);
-    check_buffer_free(&on_device);
-    return (int64_t)count;
 }
 
 /* Cases. */
@@ -290,7 +83,7 @@ static void problem_make(problem *p, const test_case *t, uint64_t seed)
     p->x = { &p->q, &p->k, &p->v, &p->out, { t->H, t->N, keys, t->D, t->dtype }, 1 / sqrtf((float)t->D) };
     if (t->kind == DENSE) return;
     p->selection = selection_make(t->H, t->N, t->M, t->pattern, seed + 3, p->chosen);
-    p->scratch = check_buffer_make(mcsa_cuda_attend_tokens_bytes(&p->x.dims, t->M));
+    p->scratch = check_buffer_make(mcsa_cuda_attend_tokens_bytes(&p->x.dims, t->M, 0));
     p->residual = tensor_make(MCSA_BF16, t->H, t->N, t->D, VIEW_HND, &p->memory[4]);
     fill(&p->residual, t->kind == ADD ? FILL_NORMAL : FILL_NAN, seed + 4);
     if (t->kind == RECORD) fill(&p->out, FILL_NORMAL, seed + 5);
@@ -379,7 +172,7 @@ static void problem_check(problem *p, const test_case *t, int limit)
 
     count = samples_choose(samples, p, t, limit);
     int64_t lists = t->kind == DENSE ? 0 : lists_wrong(p, t, 64);
-    truth *truths = truth_of(&p->x, samples, count, t->M);
+    truth *truths = truth_of(&p->x, NULL, samples, count, t->M);
     for (int i = 0; i < count; i++) {
         const truth *w = &truths[i];
         const sample *s = &samples[i];
@@ -389,18 +182,14 @@ static void problem_check(problem *p, const test_case *t, int limit)
         if (t->kind == ADD) row_read(other, &added, s->h, in_group);
         if (t->kind == RECORD) row_read(other, &p->out, s->h, s->i);
         double ds = t->inputs == FILL_INTEGERS ? 0 : p->x.scale * w->reach * t->D * 0x1p-24;
-        for (int d = 0; d < t->D; d++) {
-            double want = t->kind == RECORD ? other[d] - w->o[d] : other[d] + w->o[d];
-            double bound = (2 * ds + n * 0x1p-24 + u_in + 0x1p-16) * w->spread[d] + n * 0x1p-36 * w->largest[d] +
-                           (t->kind == RECORD ? 0x1p-8 : u_in) * fabs(want);
-            double used = fabs(got[d] - want) / bound;
-            bad += !(used <= 1);
-            worst = used > worst ? used : worst;
-        }
+        const judge j = { ds, n, u_in, t->kind == RECORD ? 0x1p-8 : u_in, t->kind == RECORD ? -1 : 1 };
+        double used = judge_row(&j, w, got, other, t->D);
+        bad += !(used <= 1);
+        worst = used > worst ? used : worst;
         if (t->kind == DENSE) {
             float lse;
             CHECK_CUDA(cudaMemcpy(&lse, (float *)p->lse.data + s->residual_row, 4, cudaMemcpyDeviceToHost));
-            double used = fabs(lse - w->lse) / (ds + n * 0x1p-24 + 0x1p-16 + 0x1p-21 * fabs(w->lse));
+            used = fabs(lse - w->lse) / (ds + n * 0x1p-24 + 0x1p-16 + 0x1p-21 * fabs(w->lse));
             bad += !(used <= 1);
             worst_lse = used > worst_lse ? used : worst_lse;
         }
@@ -491,8 +280,9 @@ static void time_case(test_case t, int repeats)
            kind_names[t.kind], t.H, t.N, t.M, t.pattern == PATTERN_RUN ? "run" : "random", ms[repeats / 2], ms[0],
            ms[repeats - 1], flop / ms[repeats / 2] * 1e-9);
     if (t.kind != DENSE) {
+        const mcsa_cuda_lists lists = { (int32_t *)p.scratch.data, ((int64_t)t.M + 127) / 128 * 128 };
         CHECK_CUDA(cudaEventRecord(from));
-        CHECK_CUDA(mcsa_cuda_expand(&p.selection, (int32_t *)p.scratch.data, 0));
+        CHECK_CUDA(mcsa_cuda_expand(&p.selection, &lists, 0));
         CHECK_CUDA(cudaEventRecord(to));
         CHECK_CUDA(cudaEventSynchronize(to));
         CHECK_CUDA(cudaEventElapsedTime(&ms[0], from, to));

@@ -40,7 +40,7 @@ static __device__ __forceinline__ void attend_consume(attend_shared<D, BN> *sm, 
         const tokens_tile tile = job.tile(number);
         float o[D / 2];
         softmax_rows rows;
-        attend_tile<T, D, BN, 1, 1>(sm, &at, tokens_span<BN>(tile, job.scale), o, &rows);
+        attend_tile<T, D, BN, 1, 1>(sm, &at, tokens_span<0, BN>(tile, job.scale), o, &rows);
         attend_tile_wait<T, D, BN, 1>(sm, &at, o);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -64,10 +64,10 @@ static __global__ void __launch_bounds__(ATTEND_THREADS, 1) attend_kernel(const 
     if (threadIdx.x == 0) attend_init(sm, 128, 1);
     __syncthreads();
     if (warp < 4) {
-        registers_release<TOKENS_PRODUCER_REGISTERS>();
-        tokens_produce<D, BN>(sm, job);
+        registers_release<tokens_registers<D>::PRODUCER>();
+        tokens_produce<0, D, BN>(sm, job);
     } else {
-        registers_claim<TOKENS_CONSUMER_REGISTERS>();
+        registers_claim<tokens_registers<D>::CONSUMER>();
         attend_consume<T, D, BN>(sm, job);
     }
 }
