@@ -11,13 +11,14 @@ without Python: tests/golden/method.safetensors with tail "off", means.safetenso
     kept                   BF16 [H, G, N]   0 or 1; with means [H, G, P]
     out.STEP.B             F32 [H, N, D]    the dense output; sparse + residual.  The residual is not rounded here
     residual.B             F32 [H, N, D]
+    bf16.out.1.B, bf16.residual.B           the same with means rounded to BF16; with means only
     bound.FORMAT.PASS.B    F32 [H, N]       of an output row before it is rounded to its dtype.  PASS is dense (step 0),
                                             sparse0 or sparse1 (steps 0, 1); FORMAT is f32, or bf16, which has room
-                                            for rounded probabilities and means
+                                            for rounded probabilities
 
 Inputs are BF16 numbers, so runs in FP32 and BF16 see the same.  Choices are free of ties, so that every machine must
-make the same: no key is between two centres in any round of k-means, whether centres are rounded to FP32 or BF16, and
-what is kept is at least 100 bounds of its mass apart from what is not.
+make the same: no key is between two centres in any round of k-means, whether centres are rounded to FP32 or BF16, one
+round less or more would end with other labels, and what is kept is at least 100 bounds of its mass from what is not.
 """
 import json
 import pathlib
@@ -97,23 +98,29 @@ def cluster_gap(choice, mass, bound):
     return least
 
 
+def labels_by_round(x, P, dtype):
+    """[5, N]: labels of every round of k-means and of one more, or None where rounding leaves a key between centres."""
+    rounds, centres = [], ref.start_centres(x, P)
+    off = np.zeros(centres.shape)
+    for _ in range(5):
+        s = ref.closeness(x, centres)
+        if (bounds.reachable(s, bounds.closenesses(x, centres, off)).sum(axis=1) > 1).any():
+            return None
+        rounds.append(s.argmax(axis=1))
+        centres, off = bounds.moved_centres(x, rounds[-1], centres, off, dtype)
+    return np.array(rounds)
+
+
 def sure_labels(k, P):
-    """label [H, N], or None where rounding leaves a key between two centres."""
+    """label [H, N], or None where they could be others."""
     labels = []
     for x in k:
-        found = []
-        for dtype in FORMATS:
-            centres = ref.start_centres(x, P)
-            off = np.zeros(centres.shape)
-            for step in range(4):
-                s = ref.closeness(x, centres)
-                if (bounds.reachable(s, bounds.closenesses(x, centres, off)).sum(axis=1) > 1).any():
-                    return None
-                found.append(s.argmax(axis=1))
-                centres, off = bounds.moved_centres(x, found[-1], centres, off, dtype)
-        if (found[3] != found[7]).any():
+        f32, bf16 = (labels_by_round(x, P, dtype) for dtype in FORMATS)
+        if f32 is None or bf16 is None or (f32[3] != bf16[3]).any():
             return None
-        labels.append(found[3])
+        if any((f32[3] == other).all() for other in (f32[2], f32[4], bf16[2], bf16[4])):
+            return None
+        labels.append(f32[3])
     return np.array(labels)
 
 
@@ -153,15 +160,19 @@ def solve(size, qkv):
     tensors["kept"] = choice.kept, "BF16"
     for branch in range(2):
         out, _ = ref.attend_dense(*qkv[0, branch], scale)
-        sparse = [ref.attend_tokens(*qkv[step, branch], choice, size.C, scale) for step in range(2)]
         tensors[f"out.0.{branch}"] = out, "F32"
-        tensors[f"residual.{branch}"] = out - sparse[0], "F32"
-        tensors[f"out.1.{branch}"] = sparse[1] + out - sparse[0], "F32"
+        for prefix, dtype in {"": None, "bf16.": "bf16"}.items():
+            if dtype and choice.label is None:
+                continue
+            sparse = [ref.attend_tokens(*qkv[step, branch], choice, size.C, scale, dtype) for step in range(2)]
+            tensors[f"{prefix}residual.{branch}"] = out - sparse[0], "F32"
+            tensors[f"{prefix}out.1.{branch}"] = sparse[1] + out - sparse[0], "F32"
         for form in FORMATS:
             for name, step in (("dense", 0), ("sparse0", 0), ("sparse1", 1)):
                 q, k, v = qkv[step, branch]
-                rows = bounds.Rows(k, v) if name == "dense" else \
-                    bounds.attended_rows(k, v, choice, size.C, form, to=None)
+                rows = bounds.Rows(k, v)
+                if name != "dense":
+                    rows = bounds.attended_rows(k, v, choice, size.C, form, None if form == "f32" else form)
                 tensors[f"bound.{form}.{name}.{branch}"] = bounds.rows(q, rows, scale, form)[0], "F32"
     return tensors, apart
 

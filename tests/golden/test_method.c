@@ -33,9 +33,10 @@ static struct {
     float *mass, *mass_bound;          /* [H, G, N] */
     float *label, *kept;               /* [H, N] or NULL, [H, G, N] or [H, G, P] */
     float *input[2][BRANCHES][3];      /* [H, N, D] q, k, v of the anchor, and others */
-    float *out[2][BRANCHES];           /* [H, N, D] dense; sparse + residual of the others */
-    float *residual[BRANCHES];         /* [H, N, D] before it is cached */
-    float *bound[2][PASSES][BRANCHES]; /* [H, N] of rows: in float, with probabilities and means rounded to bf16 */
+    float *dense[BRANCHES];            /* [H, N, D] at the anchor */
+    float *later[2][BRANCHES];         /* [H, N, D] sparse + residual of the others; with means in float, in bf16 */
+    float *residual[2][BRANCHES];      /* [H, N, D] before it is cached; likewise */
+    float *bound[2][PASSES][BRANCHES]; /* [H, N] of rows: in float, with probabilities rounded to bf16 */
 } golden;
 
 static float *part(const dit_tensors *file, int64_t count, const char *format, ...)
@@ -69,14 +70,16 @@ static int load(const problem *p)
     if (p->P) golden.label = part(file, HN, "label");
     golden.kept = part(file, p->H * p->G * (p->P ? p->P : p->N), "kept");
     for (int b = 0; b < BRANCHES; b++) {
-        golden.residual[b] = part(file, HND, "residual.%d", b);
-        for (int step = 0; step < 2; step++) {
-            golden.out[step][b] = part(file, HND, "out.%d.%d", step, b);
+        golden.dense[b] = part(file, HND, "out.0.%d", b);
+        for (int step = 0; step < 2; step++)
             for (int i = 0; i < 3; i++) golden.input[step][b][i] = part(file, HND, "input.%d.%d.%c", step, b, "qkv"[i]);
-        }
-        for (int f = 0; f < 2; f++)
+        for (int f = 0; f < 2; f++) {
+            const char *means_in = p->P && f ? "bf16." : "";
+            golden.later[f][b] = part(file, HND, "%sout.1.%d", means_in, b);
+            golden.residual[f][b] = part(file, HND, "%sresidual.%d", means_in, b);
             for (int i = 0; i < PASSES; i++)
                 golden.bound[f][i][b] = part(file, HN, "bound.%s.%s.%d", formats[f], passes[i], b);
+        }
     }
     dit_tensors_free(file);
     return 0;
@@ -101,13 +104,14 @@ static int unload(void **state)
                          golden.mass_bound, golden.label,    golden.kept };
     for (size_t i = 0; i < TEST_COUNT(singles); i++) free(singles[i]);
     for (int b = 0; b < BRANCHES; b++) {
-        free(golden.residual[b]);
-        for (int step = 0; step < 2; step++) {
-            free(golden.out[step][b]);
+        free(golden.dense[b]);
+        for (int step = 0; step < 2; step++)
             for (int i = 0; i < 3; i++) free(golden.input[step][b][i]);
-        }
-        for (int f = 0; f < 2; f++)
+        for (int f = 0; f < 2; f++) {
+            free(golden.later[f][b]);
+            free(golden.residual[f][b]);
             for (int i = 0; i < PASSES; i++) free(golden.bound[f][i][b]);
+        }
     }
     return 0;
 }
@@ -174,7 +178,7 @@ static double row_bound(const setting *s, pass p, int branch, int e)
 /* bound [H, N, D] of the cached residual: the dense output as the caller got it, minus sparse, then its form. */
 static void bound_residual(const setting *s, int branch, double *bound)
 {
-    const float *r = golden.residual[branch], *out = golden.out[0][branch];
+    const float *r = golden.residual[s->dtype == MCSA_BF16][branch], *out = golden.dense[branch];
     int D = golden.is.D;
     for (int row = 0; row < golden.HN; row++) {
         double largest = 0;
@@ -254,12 +258,12 @@ static void judge_residual(mcsa_run *run, const setting *s, int branch)
     int N = golden.is.N, D = golden.is.D;
     float *rows = test_alloc(sizeof *rows * (size_t)golden.HND);
     double *bound = test_alloc(sizeof *bound * (size_t)golden.HND);
+    const float *expected = golden.residual[s->dtype == MCSA_BF16][branch];
     test_worst worst = { 0 };
     bound_residual(s, branch, bound);
     probe_residual(run, 0, branch, rows);
     for (int e = 0; e < golden.HND; e++)
-        test_judge(&worst, (double)rows[e], (double)golden.residual[branch][e], bound[e], e / (N * D), e / D % N,
-                   e % D);
+        test_judge(&worst, (double)rows[e], (double)expected[e], bound[e], e / (N * D), e / D % N, e % D);
     test_report(&worst, INFINITY, "%s residual of branch %d", s->name, branch);
     free(rows);
     free(bound);
@@ -272,11 +276,14 @@ static void judge_step(mcsa_run *run, const setting *s, int step, int branch)
     int N = golden.is.N, D = golden.is.D;
     test_call c = call_of(s, step == 2, branch);
     test_worst worst = { 0 };
+    int in_bf16 = s->dtype == MCSA_BF16;
+    const float *out = step == 2 ? golden.later[in_bf16][branch] : golden.dense[branch];
+    const float *residual = golden.residual[in_bf16][branch];
     float *held = test_alloc(sizeof *held * (size_t)golden.HND);
     assert_attends(run, step, 0, branch, &c);
     if (step > 0) probe_residual(run, 0, branch, held);
     for (int e = 0; e < golden.HND; e++) {
-        double expected = (double)golden.out[step == 2][branch][e], exact = (double)golden.residual[branch][e];
+        double expected = (double)out[e], exact = (double)residual[e];
         double bound = row_bound(s, step == 0 ? DENSE : step == 1 ? SPARSE0 : SPARSE1, branch, e);
         bound += U_F32 * fabs(expected); /* of the file */
         if (step > 0) {
