@@ -1,18 +1,19 @@
-/* attend_cuda.c - attention on a GPU: cuDNN, dense, reuse layers at each density, and an anchor layer by its parts.
+/* attend_cuda.c - attention on a GPU: cuDNN, dense, reuse layers at each density, and anchor layers by their parts.
  *
- * A reuse layer is all that a user waits for: the bitmap becomes lists, queries and kept keys are gathered, and the
- * residual is added.  Its kept keys are `clustered` (runs of 16 neighbours) or `scattered` (each on its own) in groups
- * of a shuffled order, as in attend.c, or `chosen`: those of the anchor.  The anchor is at the first density.  Gates:
- * rows in double; an anchor followed by its reuse gives dense attention back; groups are a permutation; kept keys are
- * the heaviest. */
+ * A reuse layer is all that a user waits for: the bitmap becomes lists, means are made, queries and kept keys are
+ * gathered, and the residual is added.  Its kept keys are `clustered`, `scattered` or with `means` in groups of a
+ * shuffled order, as in attend.c, or `chosen`: those of an anchor.  The anchors are at the first density, one that
+ * keeps single keys and one with means.  Gates: rows in double; an anchor followed by its reuse gives dense attention
+ * back; groups are a permutation; kept keys are the heaviest; those of clusters.h. */
 #include "suites.h"
 
+#include "clusters.h"
 #include "cudnn_attention.h"
 #include "gpu.h"
 
 #include <stdlib.h>
 
-enum { REUSES = 2 * BENCH_DENSITIES, DENSE_ROW = 1 };
+enum { REUSES = BENCH_PATTERNS * BENCH_DENSITIES, ANCHORS = 2, DENSE_ROW = 1 };
 
 typedef struct attending attending;
 
@@ -22,16 +23,20 @@ typedef struct reuse_case {
     double seconds;
 } reuse_case;
 
+/* What an anchor chose, with a reuse of it, and the anchor's seconds. */
+typedef struct anchor_case {
+    reuse_case chosen;
+    double dense, group, cluster, select, record, total;
+} anchor_case;
+
 struct attending {
     bench_gpu gpu;
     bench_cudnn *cudnn;
     mcsa_block residual;
     mcsa_residual_rows add, record;
-    reuse_case reuses[REUSES], chosen; /* chosen: the anchor's */
+    reuse_case reuses[REUSES];
+    anchor_case anchors[ANCHORS];
     double cudnn_s, dense_s;
-    struct {
-        double dense, group, select, record, total;
-    } anchor;
 };
 
 static void run_cudnn(void *context)
@@ -62,16 +67,17 @@ static void run_reuse(void *context)
 
 static void run_anchor(void *context)
 {
-    attending *c = context;
-    bench_gpu *gpu = &c->gpu;
-    bench_gpu_selection *keys = &c->chosen.keys;
+    anchor_case *a = context;
+    bench_gpu *gpu = &a->chosen.owner->gpu;
+    bench_gpu_selection *keys = &a->chosen.keys;
     bench_gpu_start(gpu);
-    bench_gpu_dense(gpu, &c->anchor.dense);
-    bench_gpu_group(gpu, keys, &c->anchor.group);
-    bench_gpu_select(gpu, keys, &c->anchor.select);
-    bench_gpu_tokens(gpu, keys, &c->record, &c->anchor.record);
+    bench_gpu_dense(gpu, &a->dense);
+    bench_gpu_group(gpu, keys, &a->group);
+    if (keys->there.P) bench_gpu_cluster(gpu, keys, &a->cluster);
+    bench_gpu_select(gpu, keys, &a->select);
+    bench_gpu_tokens(gpu, keys, &a->chosen.owner->record, &a->record);
     bench_gpu_wait(gpu);
-    c->anchor.total = c->anchor.dense + c->anchor.group + c->anchor.select + c->anchor.record;
+    a->total = a->dense + a->group + a->cluster + a->select + a->record;
 }
 
 static bench_case *add(bench_table *table, const char *label, void (*run)(void *), void *context, const double *stage)
@@ -129,39 +135,67 @@ static void add_reuse(reuse_case *r, bench_table *table, const char *pattern, do
     one->wrong = !right;
 }
 
-static mcsa_status add_pattern(reuse_case *r, bench_table *table, float density, int run, double full,
-                               mcsa_error *error)
+/* On both sides: clusters where they are wanted, and a shuffled choice.  Returns whether the clusters hold every key
+ * once. */
+static int fill_pattern(bench_gpu_selection *s, bench_gpu *gpu, int run)
+{
+    double ignored;
+    if (s->there.P) {
+        bench_gpu_start(gpu);
+        bench_gpu_cluster(gpu, s, &ignored);
+        if (!bench_gpu_selection_fetch(s, gpu) || !bench_is_partition(&s->host)) return 0;
+    }
+    bench_selection_shuffle(&s->host, run);
+    bench_gpu_selection_put(s, gpu);
+    return 1;
+}
+
+static mcsa_status add_pattern(reuse_case *r, bench_table *table, float density, const bench_pattern *pattern,
+                               double full, mcsa_error *error)
 {
     bench_gpu *gpu = &r->owner->gpu;
-    TRY(bench_gpu_selection_open(&r->keys, gpu, density, error));
-    bench_selection_shuffle(&r->keys.host, run);
-    bench_gpu_selection_put(&r->keys, gpu);
-    add_reuse(r, table, run > 1 ? "clustered" : "scattered", full, reuse_is_right(r));
+    TRY(bench_gpu_selection_open(&r->keys, gpu, (bench_budget){ density, pattern->tail }, error));
+    add_reuse(r, table, pattern->name, full, fill_pattern(&r->keys, gpu, pattern->run) && reuse_is_right(r));
     return bench_gpu_outcome(gpu, error);
 }
 
-/* The anchor's own keys are those of its groups: the CPU's gates look at both. */
-static mcsa_status add_anchor(attending *c, bench_table *table, float density, double full, mcsa_error *error)
+static int clusters_are_right(const bench_gpu *gpu, const mcsa_selection *s)
 {
-    TRY(bench_gpu_selection_open(&c->chosen.keys, &c->gpu, density, error));
+    return !s->P || (bench_is_partition(s) && bench_clusters_are_tight(&gpu->sample, s));
+}
+
+/* The anchor's own keys are those of its groups: the CPU's gates look at both. */
+static int anchor_is_right(anchor_case *a)
+{
+    bench_gpu *gpu = &a->chosen.owner->gpu;
+    const mcsa_selection *host = &a->chosen.keys.host;
+    return bench_gpu_selection_fetch(&a->chosen.keys, gpu) && bench_gpu_is_right(gpu, NULL) &&
+           bench_is_permutation(host) && clusters_are_right(gpu, host) &&
+           bench_keeps_the_heaviest(&gpu->sample, host, bench_gpu_mass_slack(gpu)) && reuse_is_right(&a->chosen);
+}
+
+static mcsa_status add_anchor(anchor_case *a, bench_table *table, bench_budget budget, double full, mcsa_error *error)
+{
+    attending *c = a->chosen.owner;
+    const int means = budget.tail == MCSA_TAIL_MEANS, first = table->count;
+    const mcsa_selection *s = &a->chosen.keys.there;
+    TRY(bench_gpu_selection_open(&a->chosen.keys, &c->gpu, budget, error));
     bench_gpu_poison(&c->gpu);
-    run_anchor(c);
+    run_anchor(a);
     TRY(bench_gpu_outcome(&c->gpu, error));
-    int right = bench_gpu_selection_fetch(&c->chosen.keys, &c->gpu) && bench_gpu_is_right(&c->gpu, NULL) &&
-                bench_is_permutation(&c->chosen.keys.host) &&
-                bench_keeps_the_heaviest(&c->gpu.sample, &c->chosen.keys.host, bench_gpu_mass_slack(&c->gpu)) &&
-                reuse_is_right(&c->chosen);
+    const int right = anchor_is_right(a);
     char label[48];
-    snprintf(label, sizeof label, "anchor layer, s = %.2f", (double)density);
-    const int first = table->count;
-    add(table, label, run_anchor, c, &c->anchor.total);
-    add(table, "  dense with LSE", NULL, NULL, &c->anchor.dense)->operations = full;
-    add(table, "  grouping", NULL, NULL, &c->anchor.group);
-    add(table, "  selection", NULL, NULL, &c->anchor.select)->operations = full / 2;
-    add(table, "  token-sparse, residual recorded", NULL, NULL, &c->anchor.record)->operations =
-        full * c->chosen.keys.there.K / c->chosen.keys.there.N;
+    snprintf(label, sizeof label, "anchor layer, s = %.2f%s", (double)budget.density, means ? ", means" : "");
+    add(table, label, run_anchor, a, &a->total);
+    add(table, "  dense with LSE", NULL, NULL, &a->dense)->operations = full;
+    add(table, "  grouping", NULL, NULL, &a->group);
+    if (means)
+        add(table, "  clustering of keys", NULL, NULL, &a->cluster)->operations =
+            bench_cluster_operations(s, c->gpu.x.dims.D);
+    add(table, "  selection", NULL, NULL, &a->select)->operations = full / 2;
+    add(table, "  token-sparse, residual recorded", NULL, NULL, &a->record)->operations = full * s->K / s->N;
     for (int i = first; i < table->count; i++) table->cases[i].wrong = !right;
-    add_reuse(&c->chosen, table, "chosen", full, right);
+    add_reuse(&a->chosen, table, means ? "means, chosen" : "chosen", full, right);
     return bench_gpu_outcome(&c->gpu, error);
 }
 
@@ -176,7 +210,7 @@ static mcsa_status open_case(attending *c, const bench_plan *plan, mcsa_error *e
     c->add = (mcsa_residual_rows){ MCSA_RESIDUAL_BF16, c->residual.data, 0 };
     c->record = (mcsa_residual_rows){ MCSA_RESIDUAL_BF16, c->residual.data, 1 };
     for (int i = 0; i < REUSES; i++) c->reuses[i].owner = c;
-    c->chosen.owner = c;
+    for (int i = 0; i < ANCHORS; i++) c->anchors[i].chosen.owner = c;
     return MCSA_OK;
 }
 
@@ -190,9 +224,13 @@ static mcsa_status fill_table(attending *c, const bench_plan *plan, bench_table 
     bench_gpu_poison(&c->gpu);
     run_dense(c);
     dense->wrong = !bench_gpu_is_right(&c->gpu, NULL);
-    for (int i = 0; i < 2 * plan->density_count; i++)
-        TRY(add_pattern(&c->reuses[i], table, plan->densities[i / 2], i % 2 ? 1 : 16, full, error));
-    TRY(add_anchor(c, table, plan->densities[0], full, error));
+    for (int i = 0; i < BENCH_PATTERNS * plan->density_count; i++)
+        TRY(add_pattern(&c->reuses[i], table, plan->densities[i / BENCH_PATTERNS], &bench_patterns[i % BENCH_PATTERNS],
+                        full, error));
+    for (int i = 0; i < ANCHORS; i++) {
+        const bench_budget budget = { plan->densities[0], i ? MCSA_TAIL_MEANS : MCSA_TAIL_OFF };
+        TRY(add_anchor(&c->anchors[i], table, budget, full, error));
+    }
     TRY(bench_run(table, plan->repeats, error));
     bench_gpu_add_clocks(&c->gpu, table);
     if (c->cudnn) TRY(bench_cudnn_outcome(c->cudnn, error));
@@ -207,7 +245,7 @@ mcsa_status bench_attend_cuda(const bench_plan *plan, bench_table *table, mcsa_e
     mcsa_status status = fill_table(c, plan, table, error);
     bench_cudnn_close(c->cudnn);
     for (int i = 0; i < REUSES; i++) bench_gpu_selection_close(&c->reuses[i].keys, &c->gpu);
-    bench_gpu_selection_close(&c->chosen.keys, &c->gpu);
+    for (int i = 0; i < ANCHORS; i++) bench_gpu_selection_close(&c->anchors[i].chosen.keys, &c->gpu);
     mcsa_block_release(&c->gpu.memory, &c->residual);
     bench_gpu_close(&c->gpu);
     free(c);

@@ -2,6 +2,7 @@
 #include "gpu.h"
 
 #include "base/tensor.h"
+#include "core/cache.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -102,13 +103,22 @@ mcsa_status bench_gpu_open(bench_gpu *gpu, const bench_shape *shape, int cluster
     return bench_gpu_open_on(gpu, shape, clusters, density, error);
 }
 
+/* For single keys, and for clusters and means. */
+static mcsa_status reserve(bench_gpu *gpu, float density, mcsa_error *error)
+{
+    const mcsa_dims *dims = &gpu->x.dims;
+    const int K = density > 0 ? bench_selection_rows(dims->N, density) : 0;
+    if (gpu->backend->reserve(gpu->state, dims, K, 0) == MCSA_OK &&
+        (!K || gpu->backend->reserve(gpu->state, dims, K, mcsa_cache_clusters(K)) == MCSA_OK))
+        return MCSA_OK;
+    return mcsa_fail(error, MCSA_ENOMEM, "the GPU has no room for the scratch of %d heads", dims->H);
+}
+
 mcsa_status bench_gpu_open_on(bench_gpu *gpu, const bench_shape *shape, int clusters, float density, mcsa_error *error)
 {
-    const int K = density > 0 ? bench_selection_keys(shape->tokens, density) : 0;
     mcsa_status status = start(gpu, shape, error);
     if (status == MCSA_OK) status = place(gpu, shape, error);
-    if (status == MCSA_OK && gpu->backend->reserve(gpu->state, &gpu->x.dims, K, 0) != MCSA_OK)
-        status = mcsa_fail(error, MCSA_ENOMEM, "the GPU has no room for the scratch of %d heads", shape->heads);
+    if (status == MCSA_OK) status = reserve(gpu, density, error);
     if (status == MCSA_OK) status = fill(gpu, shape, clusters, error);
     if (status != MCSA_OK) bench_gpu_close(gpu);
     return status;
@@ -154,6 +164,12 @@ void bench_gpu_group(bench_gpu *gpu, bench_gpu_selection *s, double *stage)
     bench_gpu_lap(gpu, stage);
 }
 
+void bench_gpu_cluster(bench_gpu *gpu, bench_gpu_selection *s, double *stage)
+{
+    gpu->backend->cluster(gpu->state, &gpu->x, &s->there);
+    bench_gpu_lap(gpu, stage);
+}
+
 void bench_gpu_select(bench_gpu *gpu, bench_gpu_selection *s, double *stage)
 {
     gpu->backend->select(gpu->state, &gpu->x, gpu->lse, &s->there);
@@ -193,44 +209,54 @@ void bench_gpu_selection_close(bench_gpu_selection *s, bench_gpu *gpu)
     mcsa_block_release(&gpu->memory, &s->there.memory);
 }
 
-static size_t order_bytes(const mcsa_selection *s) /* of a head */
-{
-    return sizeof *s->order * (size_t)s->N;
-}
+/* The arrays of a selection and how much of each belongs to a head. */
+enum { ARRAYS = 4 };
 
-static size_t kept_bytes(const mcsa_selection *s)
+typedef struct array {
+    void *data;
+    size_t bytes; /* of a head; 0: there is no such array */
+} array;
+
+static void list_arrays(const mcsa_selection *s, array *a)
 {
-    return sizeof *s->kept * (size_t)s->G * (size_t)s->words;
+    a[0] = (array){ s->order, sizeof *s->order * (size_t)s->N };
+    a[1] = (array){ s->members, s->P ? sizeof *s->members * (size_t)s->N : 0 };
+    a[2] = (array){ s->first, s->P ? sizeof *s->first * ((size_t)s->P + 1) : 0 };
+    a[3] = (array){ s->kept, sizeof *s->kept * (size_t)s->G * (size_t)s->words };
 }
 
 void bench_gpu_selection_put(bench_gpu_selection *s, bench_gpu *gpu)
 {
-    const mcsa_selection *host = &s->host, *there = &s->there;
-    for (int h = 0; h < there->H; h++) {
-        const int from = sampled(gpu, h);
-        gpu->device->put(gpu->copies, (char *)there->order + (size_t)h * order_bytes(there),
-                         (char *)host->order + (size_t)from * order_bytes(host), order_bytes(host));
-        gpu->device->put(gpu->copies, (char *)there->kept + (size_t)h * kept_bytes(there),
-                         (char *)host->kept + (size_t)from * kept_bytes(host), kept_bytes(host));
-    }
+    array host[ARRAYS], there[ARRAYS];
+    list_arrays(&s->host, host);
+    list_arrays(&s->there, there);
+    for (int i = 0; i < ARRAYS; i++)
+        for (int h = 0; h < s->there.H && host[i].bytes; h++)
+            gpu->device->put(gpu->copies, (char *)there[i].data + (size_t)h * there[i].bytes,
+                             (char *)host[i].data + (size_t)sampled(gpu, h) * host[i].bytes, host[i].bytes);
 }
 
-mcsa_status bench_gpu_selection_open(bench_gpu_selection *s, bench_gpu *gpu, float density, mcsa_error *error)
+mcsa_status bench_gpu_selection_open(bench_gpu_selection *s, bench_gpu *gpu, bench_budget budget, mcsa_error *error)
 {
     const mcsa_dims *dims = &gpu->x.dims;
     bench_shape shape = { .heads = gpu->sample.x.dims.H, .tokens = dims->N, .group = 128 };
-    TRY(bench_selection_open(&s->host, &gpu->sample.memory, &shape, density, error));
-    memset(s->host.memory.data, 0xff, s->host.memory.bytes); /* neither a permutation nor K keys */
+    TRY(bench_selection_open(&s->host, &gpu->sample.memory, &shape, budget, error));
+    memset(s->host.memory.data, 0xff, s->host.memory.bytes); /* neither permutation nor partition nor K keys */
     shape.heads = dims->H;
-    TRY(bench_selection_open(&s->there, &gpu->memory, &shape, density, error));
+    TRY(bench_selection_open(&s->there, &gpu->memory, &shape, budget, error));
     bench_gpu_selection_put(s, gpu);
     return MCSA_OK;
 }
 
 int bench_gpu_selection_fetch(bench_gpu_selection *s, bench_gpu *gpu)
 {
-    int orders = fetch_heads(gpu, s->host.order, s->there.order, order_bytes(&s->host));
-    return fetch_heads(gpu, s->host.kept, s->there.kept, kept_bytes(&s->host)) && orders;
+    array host[ARRAYS], there[ARRAYS];
+    int equal = 1;
+    list_arrays(&s->host, host);
+    list_arrays(&s->there, there);
+    for (int i = 0; i < ARRAYS; i++)
+        if (host[i].bytes) equal &= fetch_heads(gpu, host[i].data, there[i].data, host[i].bytes);
+    return equal;
 }
 
 /* The share of its bound that an element uses; bare: what the sparse output alone was rounded to. */

@@ -29,13 +29,14 @@ typedef struct bench_gpu {
     mcsa_error error;
 } bench_gpu;
 
-/* Groups and kept keys on both sides. */
+/* Groups, clusters and what is kept on both sides. */
 typedef struct bench_gpu_selection {
     mcsa_selection host; /* of S heads */
     mcsa_selection there;
 } bench_gpu_selection;
 
-/* density: of the selections that will be used; 0: of none.  clusters: see bench_problem_open. */
+/* density: of the selections that will be used, with means or without; 0: of none.  clusters: see bench_problem_open.
+ */
 mcsa_status bench_gpu_open(bench_gpu *gpu, const bench_shape *shape, int clusters, float density, mcsa_error *error);
 /* The same by the tables that gpu->backend and gpu->device name, all else being zero. */
 mcsa_status bench_gpu_open_on(bench_gpu *gpu, const bench_shape *shape, int clusters, float density, mcsa_error *error);
@@ -48,6 +49,7 @@ mcsa_status bench_gpu_outcome(bench_gpu *gpu, mcsa_error *error);
 void bench_gpu_start(bench_gpu *gpu);
 void bench_gpu_dense(bench_gpu *gpu, double *stage);
 void bench_gpu_group(bench_gpu *gpu, bench_gpu_selection *s, double *stage);
+void bench_gpu_cluster(bench_gpu *gpu, bench_gpu_selection *s, double *stage);
 void bench_gpu_select(bench_gpu *gpu, bench_gpu_selection *s, double *stage);
 void bench_gpu_tokens(bench_gpu *gpu, const bench_gpu_selection *s, const mcsa_residual_rows *rows, double *stage);
 void bench_gpu_lap(bench_gpu *gpu, double *stage);
@@ -63,11 +65,11 @@ int bench_gpu_fetch(bench_gpu *gpu);
 int bench_gpu_is_right(bench_gpu *gpu, const bench_gpu_selection *s);
 
 /* Opened, it is on both sides one that no gate passes. */
-mcsa_status bench_gpu_selection_open(bench_gpu_selection *s, bench_gpu *gpu, float density, mcsa_error *error);
+mcsa_status bench_gpu_selection_open(bench_gpu_selection *s, bench_gpu *gpu, bench_budget budget, mcsa_error *error);
 void bench_gpu_selection_close(bench_gpu_selection *s, bench_gpu *gpu);
 void bench_gpu_selection_put(bench_gpu_selection *s, bench_gpu *gpu);
 
-/* Brings order and kept.  Returns whether heads of equal data are equal. */
+/* Brings all of it.  Returns whether heads of equal data are equal. */
 int bench_gpu_selection_fetch(bench_gpu_selection *s, bench_gpu *gpu);
 
 /* Dense attention's answer to sample.out of an anchor and its reuse on the same tensors, by way of `residual`: within

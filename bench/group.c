@@ -2,9 +2,11 @@
  * (the paper's table 7: a single call, its share of a step when every anchor of a 40-step ramp groups anew, and 2 calls
  * in 40 steps against k-means in every step), and the variance of queries about their group's mean against that of
  * groups in file order.  Queries are clustered as problem.c says: how far the variance can fall depends on them.  Gate:
- * an order is a permutation, and its groups vary less than those in file order; for k-means see kmeans.c. */
+ * an order is a permutation, and its groups vary less than those in file order; for k-means see kmeans.c.  The clusters
+ * of keys that an anchor makes have a row of their own, with the gates of clusters.h. */
 #include "suites.h"
 
+#include "clusters.h"
 #include "kmeans.h"
 
 #include <stdlib.h>
@@ -16,7 +18,7 @@ typedef struct grouping {
     bench_problem problem;
     mcsa_selection s;
     bench_kmeans kmeans;
-    int row; /* of Fast PDDP */
+    int row; /* of Fast PDDP; that of clusters follows */
 } grouping;
 
 static void run_dense(void *context)
@@ -29,6 +31,12 @@ static void run_group(void *context)
 {
     grouping *c = context;
     mcsa_backend_cpu.group(c->problem.state, &c->problem.x, &c->s);
+}
+
+static void run_cluster(void *context)
+{
+    grouping *c = context;
+    mcsa_backend_cpu.cluster(c->problem.state, &c->problem.x, &c->s);
 }
 
 double bench_groupings_per_step(void)
@@ -45,7 +53,7 @@ static mcsa_status add_size(grouping *c, const bench_shape *shape, const bench_p
 {
     char label[48];
     TRY(bench_problem_open(&c->problem, shape, BENCH_CLUSTERS, error));
-    TRY(bench_selection_open(&c->s, &c->problem.memory, shape, plan->densities[0], error));
+    TRY(bench_problem_select(&c->problem, &c->s, shape, (bench_budget){ plan->densities[0], MCSA_TAIL_MEANS }, error));
     int base = table->count;
     snprintf(label, sizeof label, "dense, N = %d", shape->tokens);
     bench_case *one = bench_add(table, label);
@@ -61,6 +69,11 @@ static mcsa_status add_size(grouping *c, const bench_shape *shape, const bench_p
     double ratio = permuted ? bench_scatter(&c->problem, &c->s, 1) / bench_scatter(&c->problem, &c->s, 0) : 0;
     one->wrong = !permuted || (c->s.G > 1 && !(ratio < 1));
     c->row = table->count - 1;
+    snprintf(label, sizeof label, "cluster keys, N = %d", shape->tokens);
+    one = bench_add(table, label);
+    one->run = run_cluster;
+    one->operations = bench_cluster_operations(&c->s, shape->dim);
+    one->wrong = !(bench_clusters_make(&c->problem, &c->s) && bench_clusters_are_tight(&c->problem, &c->s));
     for (int i = base; i < table->count; i++) {
         table->cases[i].context = c;
         table->cases[i].tokens = shape->tokens;
@@ -74,9 +87,11 @@ static mcsa_status add_size(grouping *c, const bench_shape *shape, const bench_p
 static void add_shares_of_a_step(const grouping *c, bench_table *table)
 {
     int N = c->problem.x.dims.N;
-    double call = table->cases[c->row].median_s, kmeans = bench_kmeans_per_step(&c->kmeans, table);
+    double call = table->cases[c->row].median_s, clusters = table->cases[c->row + 1].median_s;
+    double kmeans = bench_kmeans_per_step(&c->kmeans, table);
     bench_figure_add(table, 1e3 * call * bench_groupings_per_step(),
                      "ms per layer and step over a %d-step ramp, N = %d", BENCH_RAMP_STEPS, N);
+    bench_figure_add(table, 1e3 * clusters * bench_groupings_per_step(), "the same of clusters of keys, N = %d", N);
     bench_figure_add(table, 1e3 * kmeans, "ms per layer and step of k-means (%d + %d x %d iterations), N = %d",
                      BENCH_KMEANS_FIRST, BENCH_KMEANS_STEPS - 1, BENCH_KMEANS_NEXT, N);
     if (call > 0)

@@ -142,6 +142,7 @@ static mcsa_status denoise(double *seconds, const bench_step *step, const bench_
                                  .branches = BENCH_BRANCHES,
                                  .density = plan->densities[0],
                                  .schedule = schedule,
+                                 .tail = plan->tail,
                                  .dense_layers = schedule ? 0 : layers,
                                  .device = plan->device };
     mcsa_run *run = NULL;

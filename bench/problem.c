@@ -3,7 +3,7 @@
  * Clustered queries stand for those of a video: runs of 8 neighbours belong to one of the centres, drawn at random, and
  * differ from it by half of its spread.  The centres' share of the variance, 1 / 1.25, is what perfect groups remove.
  */
-#include "problem.h"
+#include "clusters.h"
 
 #include "base/half.h"
 #include "base/tensor.h"
@@ -111,58 +111,111 @@ void bench_problem_close(bench_problem *p)
     mcsa_block_release(&p->memory, &p->block);
 }
 
-static int kept_by(const mcsa_selection *s, int h, int row, int j)
+/* What a row of the output is a mean of: the keys, and behind them the means of the clusters. */
+typedef struct terms {
+    const bench_problem *p;
+    const mcsa_selection *s; /* NULL: all keys */
+    int h, count;
+} terms;
+
+/* Row `term` of keys or values, or the mean of cluster `term` - M: to [D]. */
+static void take_row(const terms *t, const mcsa_tensor *from, int term, double *to)
 {
-    int64_t group = (int64_t)h * s->G + row / s->C;
-    return (int)(s->kept[group * s->words + j / 64] >> (j % 64) & 1);
+    const int M = t->p->x.dims.M, D = t->p->x.dims.D;
+    if (term < M) {
+        for (int d = 0; d < D; d++) to[d] = bench_element(from, t->h, term, d);
+        return;
+    }
+    float mean[MAX_DIM];
+    int count;
+    const int32_t *keys = bench_cluster(t->s, t->h, term - M, &count);
+    bench_cluster_mean(from, t->h, keys, count, mean);
+    for (int d = 0; d < D; d++) to[d] = (double)mean[d];
 }
 
-/* want: [D].  The sum of weight[j] v[j] for weights that add up to `sum`. */
-static void weigh(const bench_problem *p, int h, const double *weight, double sum, double *want)
+/* logit [count]: what is added to the logit of a term that takes part, or -infinity. */
+static void list_terms(const terms *t, int row, double *logit)
 {
-    for (int d = 0; d < p->x.dims.D; d++) want[d] = 0;
-    for (int j = 0; j < p->x.dims.M; j++) {
-        if (weight[j] == 0) continue;
-        for (int d = 0; d < p->x.dims.D; d++) want[d] += weight[j] / sum * bench_element(&p->v, h, j, d);
+    const mcsa_selection *s = t->s;
+    const int M = t->p->x.dims.M;
+    const int64_t group = s ? (int64_t)t->h * s->G + row / s->C : 0;
+    for (int j = 0; j < t->count; j++) logit[j] = s ? -INFINITY : 0;
+    for (int j = 0; s && !s->P && j < M; j++)
+        if (bench_kept(s, group, j)) logit[j] = 0;
+    for (int p = 0; s && p < s->P; p++) {
+        int count;
+        const int32_t *keys = bench_cluster(s, t->h, p, &count);
+        const int kept = bench_kept(s, group, p);
+        for (int i = 0; kept && i < count; i++) logit[keys[i]] = 0;
+        if (!kept && count) logit[M + p] = log(count);
     }
+}
+
+/* want: [D].  The sum of weight v for weights that add up to `sum`. */
+static void weigh(const terms *t, const double *weight, double sum, double *want)
+{
+    double value[MAX_DIM];
+    for (int d = 0; d < t->p->x.dims.D; d++) want[d] = 0;
+    for (int j = 0; j < t->count; j++) {
+        if (weight[j] == 0) continue;
+        take_row(t, &t->p->v, j, value);
+        for (int d = 0; d < t->p->x.dims.D; d++) want[d] += weight[j] / sum * value[d];
+    }
+}
+
+/* Logits of query i in place of what is added to them.  *move: the largest error of one; *largest: of all values that
+ * take part.  Returns how many do. */
+static int score_terms(const terms *t, int i, double *logit, double *move, double *largest)
+{
+    const mcsa_dims *dims = &t->p->x.dims;
+    const double scale = (double)t->p->x.scale;
+    double key[MAX_DIM], value[MAX_DIM];
+    int taken = 0;
+    *move = *largest = 0;
+    for (int j = 0; j < t->count; j++) {
+        double score = 0, absolute = 0;
+        if (logit[j] == -INFINITY) continue;
+        taken++;
+        take_row(t, &t->p->k, j, key);
+        take_row(t, &t->p->v, j, value);
+        for (int d = 0; d < dims->D; d++) {
+            double product = bench_element(&t->p->q, t->h, i, d) * key[d];
+            score += product;
+            absolute += fabs(product);
+            *largest = fmax(*largest, fabs(value[d]));
+        }
+        const double added = logit[j];
+        logit[j] = score * scale + added;
+        *move = fmax(*move, (absolute * scale * dims->D + 4 * added) * 0x1p-24);
+    }
+    return taken;
 }
 
 /* The largest error of one output row over its bound.  row: place in the order of the selection, or the query itself.
  * The bound of an element is (2 ds + 4 K u_acc + u_p) max|v| + u_out |out|, with ds the largest move of a score:
- * scale sum|q k| D u_acc.  It holds however roundings fall out, so that where thousands of random values cancel it is
- * wider than the answer.  Independent roundings of weights and output move a row of 16-bit numbers by about
- * 0.6 u_out of its own size, and 4 u_out are allowed: 128 keys too few of 75,600 move it by 2.6 times as much. */
-static double check_row(const bench_problem *p, const mcsa_selection *s, int h, int row, double *weight)
+ * scale sum|q k| D u_acc, and 4 u_acc of what is added to that of a mean.  It holds however roundings fall out, so that
+ * where thousands of random values cancel it is wider than the answer.  Independent roundings of weights and output
+ * move a row of 16-bit numbers by about 0.6 u_out of its own size, and 4 u_out are allowed: 128 keys too few of 75,600
+ * move it by 2.6 times as much. */
+static double check_row(const terms *t, int row, double *weight)
 {
-    const mcsa_dims *dims = &p->x.dims;
-    int i = s ? s->order[(int64_t)h * s->N + row] : row, kept = 0;
-    double max = -INFINITY, sum = 0, size = 0, largest = 0, worst = 0, want[MAX_DIM], error = 0, norm = 0;
-    for (int j = 0; j < dims->M; j++) {
-        double score = 0, absolute = 0;
-        weight[j] = -INFINITY;
-        if (s && !kept_by(s, h, row, j)) continue;
-        kept++;
-        for (int d = 0; d < dims->D; d++) {
-            double product = bench_element(&p->q, h, i, d) * bench_element(&p->k, h, j, d),
-                   v = fabs(bench_element(&p->v, h, j, d));
-            score += product;
-            absolute += fabs(product);
-            largest = v > largest ? v : largest;
-        }
-        weight[j] = score * (double)p->x.scale;
-        max = weight[j] > max ? weight[j] : max;
-        size = absolute > size ? absolute : size;
-    }
-    for (int j = 0; j < dims->M; j++) sum += weight[j] = exp(weight[j] - max);
-    weigh(p, h, weight, sum, want);
+    const mcsa_dims *dims = &t->p->x.dims;
+    int i = t->s ? t->s->order[(int64_t)t->h * t->s->N + row] : row;
+    double max = -INFINITY, sum = 0, ds, largest, worst = 0, want[MAX_DIM], error = 0, norm = 0;
+    list_terms(t, row, weight);
+    const int taken = score_terms(t, i, weight, &ds, &largest);
+    for (int j = 0; j < t->count; j++) max = fmax(max, weight[j]);
+    for (int j = 0; j < t->count; j++) sum += weight[j] = exp(weight[j] - max);
+    weigh(t, weight, sum, want);
     double u_acc = 0x1p-24,
            u_out = dims->dtype == MCSA_F32    ? 0x1p-24
                    : dims->dtype == MCSA_BF16 ? 0x1p-8
                                               : 0x1p-11,
            u_p = dims->dtype == MCSA_F32 ? 0 : u_out; /* a GPU rounds the weights to F16 too */
-    double ds = (double)p->x.scale * size * dims->D * u_acc, bound = (2 * ds + 4 * kept * u_acc + u_p) * largest;
+    double bound = (2 * ds + 4 * taken * u_acc + u_p) * largest;
     for (int d = 0; d < dims->D; d++) {
-        double off = bench_element(&p->out, h, i, d) - want[d], used = fabs(off) / (bound + u_out * fabs(want[d]));
+        double off = bench_element(&t->p->out, t->h, i, d) - want[d],
+               used = fabs(off) / (bound + u_out * fabs(want[d]));
         worst = bench_worse(worst, used);
         error += off * off;
         norm += want[d] * want[d];
@@ -173,12 +226,14 @@ static double check_row(const bench_problem *p, const mcsa_selection *s, int h, 
 double bench_check_rows(const bench_problem *p, const mcsa_selection *s)
 {
     const mcsa_dims *dims = &p->x.dims;
-    double worst = 0, used[SAMPLED_ROWS], *weights = malloc(sizeof *weights * SAMPLED_ROWS * (size_t)dims->M);
+    const int count = dims->M + (s ? s->P : 0);
+    double worst = 0, used[SAMPLED_ROWS], *weights = malloc(sizeof *weights * SAMPLED_ROWS * (size_t)count);
     if (!weights) return INFINITY;
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < SAMPLED_ROWS; i++) {
         int64_t row = (int64_t)i * ((int64_t)dims->H * dims->N - 1) / (SAMPLED_ROWS - 1);
-        used[i] = check_row(p, s, (int)(row / dims->N), (int)(row % dims->N), weights + (int64_t)i * dims->M);
+        const terms t = { p, s, (int)(row / dims->N), count };
+        used[i] = check_row(&t, (int)(row % dims->N), weights + (int64_t)i * count);
     }
     for (int i = 0; i < SAMPLED_ROWS; i++) worst = bench_worse(worst, used[i]);
     free(weights);

@@ -38,19 +38,30 @@ static inline double bench_worse(double worst, double used)
     return used <= worst || worst != worst ? worst : used;
 }
 
-/* Compares sampled rows of out with attention in double over the kept keys (all when kept is NULL), by the bound of
- * docs/NUMERICS.md, and rows of 16-bit numbers also by 4 units of rounding of their own size.  Returns the largest
- * share of a bound that was used; above 1 is wrong. */
+/* Compares sampled rows of out with attention in double over the kept keys, and over the means of clusters that are not
+ * kept; over all keys when selection is NULL.  By the bound of docs/NUMERICS.md, and rows of 16-bit numbers also by 4
+ * units of rounding of their own size.  Returns the largest share of a bound that was used; above 1 is wrong. */
 double bench_check_rows(const bench_problem *problem, const mcsa_selection *selection);
 
-/* Keys that a group keeps at a density. */
-int bench_selection_keys(int tokens, float density);
+/* Rows that a group attends to at a density. */
+int bench_selection_rows(int tokens, float density);
 
-/* Room for the groups and kept keys of a shape at a density. */
-mcsa_status bench_selection_open(mcsa_selection *s, mcsa_memory *memory, const bench_shape *shape, float density,
+/* What a selection holds. */
+typedef struct bench_budget {
+    float density;
+    mcsa_tail tail; /* means: clusters of the keys too */
+} bench_budget;
+
+/* Room for the groups and kept keys of a shape. */
+mcsa_status bench_selection_open(mcsa_selection *s, mcsa_memory *memory, const bench_shape *shape, bench_budget budget,
                                  mcsa_error *error);
 
-/* Groups: runs of C queries of a shuffled order.  Kept keys: random runs of `run` neighbours. */
+/* The same with the scratch that verbs need for it on this problem. */
+mcsa_status bench_problem_select(bench_problem *problem, mcsa_selection *s, const bench_shape *shape,
+                                 bench_budget budget, mcsa_error *error);
+
+/* Groups: runs of C queries of a shuffled order.  Kept keys: random runs of `run` neighbours; with clusters, which are
+ * made already, those that fit from a random one on. */
 void bench_selection_shuffle(mcsa_selection *s, int run);
 
 /* Whether each head's order holds every query once. */
@@ -61,7 +72,8 @@ int bench_is_permutation(const mcsa_selection *s);
 double bench_scatter(const bench_problem *problem, const mcsa_selection *s, int ordered);
 
 /* Whether sampled groups keep exactly K keys, and none that has less mass than a dropped one by more than the rounding
- * of FP32 arithmetic and of probabilities by `rounding`. */
+ * of FP32 arithmetic and of probabilities by `rounding`.  With clusters, which hold every key once: whether they keep
+ * those of most mass per key that fit into K rows. */
 int bench_keeps_the_heaviest(const bench_problem *problem, const mcsa_selection *s, double rounding);
 
 #endif

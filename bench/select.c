@@ -1,9 +1,12 @@
 /* select.c - what exact selection costs beside dense attention.  As runs do it, within dense attention: the difference
  * of the two.  Apart, from the row LSE: the mass pass, and top-K, which is the whole less the mass pass of the same
- * round (it includes writing the bitmap); its radix select is timed by itself too, on the masses of head 0.  Gates:
- * kept keys against masses in double, masses of a group sum to its queries, and thresholds leave exactly K. */
+ * round (it includes writing the bitmap); its radix select is timed by itself too, on the masses of head 0.  With
+ * means, keys are clustered before, and selection sums masses up to clusters and ranks those.  Gates: kept keys and
+ * clusters against masses in double, masses of a group sum to its queries, thresholds leave exactly K, and those of
+ * clusters.h. */
 #include "suites.h"
 
+#include "clusters.h"
 #include "cpu/cpu.h"
 #include "cpu/kth.h"
 
@@ -13,11 +16,16 @@
 
 typedef struct selecting {
     bench_problem problem;
-    mcsa_selection s;
+    mcsa_selection s, m; /* single keys; clusters and means */
     mcsa_block block;
     uint32_t *mass; /* [G, N] of head 0, as integers of the same order */
     mcsa_kth *kth;  /* [G] */
 } selecting;
+
+/* Whether what was looked at is right. */
+typedef struct verdict {
+    int dense, clusters, both, both_means, apart, apart_means, masses, thresholds;
+} verdict;
 
 static void run_dense(void *context)
 {
@@ -35,6 +43,24 @@ static void run_select(void *context)
 {
     selecting *c = context;
     mcsa_backend_cpu.select(c->problem.state, &c->problem.x, c->problem.lse, &c->s);
+}
+
+static void run_cluster(void *context)
+{
+    selecting *c = context;
+    mcsa_backend_cpu.cluster(c->problem.state, &c->problem.x, &c->m);
+}
+
+static void run_both_means(void *context)
+{
+    selecting *c = context;
+    mcsa_backend_cpu.attend_select(c->problem.state, &c->problem.x, &c->m);
+}
+
+static void run_select_means(void *context)
+{
+    selecting *c = context;
+    mcsa_backend_cpu.select(c->problem.state, &c->problem.x, c->problem.lse, &c->m);
 }
 
 /* As src/cpu/select.c but for the top-K.  keep: [G, N] gets the masses of head 0, or NULL. */
@@ -101,7 +127,10 @@ static int thresholds_leave_k(const selecting *c)
 static mcsa_status open_case(selecting *c, const bench_plan *plan, mcsa_error *error)
 {
     TRY(bench_problem_open(&c->problem, &plan->shape, 0, error));
-    TRY(bench_selection_open(&c->s, &c->problem.memory, &plan->shape, plan->densities[0], error));
+    TRY(bench_problem_select(&c->problem, &c->s, &plan->shape, (bench_budget){ plan->densities[0], MCSA_TAIL_OFF },
+                             error));
+    TRY(bench_problem_select(&c->problem, &c->m, &plan->shape, (bench_budget){ plan->densities[0], MCSA_TAIL_MEANS },
+                             error));
     size_t masses = sizeof *c->mass * (size_t)c->s.G * (size_t)c->s.N;
     if (mcsa_block_reserve(&c->problem.memory, &c->block, masses + sizeof *c->kth * (size_t)c->s.G))
         return mcsa_fail(error, MCSA_ENOMEM, "no memory for the masses of %d groups of %d keys", c->s.G, c->s.N);
@@ -110,51 +139,84 @@ static mcsa_status open_case(selecting *c, const bench_plan *plan, mcsa_error *e
     return MCSA_OK;
 }
 
-static void add(bench_table *table, const char *label, void (*run)(void *), selecting *c, double operations, int right)
+/* Runs everything once. */
+static verdict judge(selecting *c, double rounding)
+{
+    verdict v = { 0 };
+    const bench_problem *p = &c->problem;
+    run_dense(c);
+    v.dense = bench_check_rows(p, NULL) <= 1;
+    mcsa_backend_cpu.group(p->state, &p->x, &c->s);
+    mcsa_backend_cpu.group(p->state, &p->x, &c->m);
+    const int grouped = v.dense && bench_is_permutation(&c->s);
+    v.clusters = bench_clusters_make(p, &c->m) && bench_clusters_are_tight(p, &c->m);
+    run_both(c);
+    v.both = grouped && bench_check_rows(p, NULL) <= 1 && bench_keeps_the_heaviest(p, &c->s, rounding);
+    run_select(c);
+    v.apart = grouped && bench_keeps_the_heaviest(p, &c->s, 0);
+    if (v.clusters) {
+        run_both_means(c);
+        v.both_means = grouped && bench_check_rows(p, NULL) <= 1 && bench_keeps_the_heaviest(p, &c->m, rounding);
+        run_select_means(c);
+        v.apart_means = grouped && bench_keeps_the_heaviest(p, &c->m, 0);
+    }
+    sum_masses(c, c->mass);
+    v.masses = v.dense && masses_sum_to_queries(c);
+    run_threshold(c);
+    v.thresholds = v.masses && thresholds_leave_k(c);
+    return v;
+}
+
+static int add(bench_table *table, const char *label, void (*run)(void *), selecting *c, double operations, int right)
 {
     bench_case *one = bench_add(table, label);
     one->run = run;
     one->context = c;
     one->operations = operations;
     one->wrong = !right;
+    return table->count - 1;
+}
+
+static void add_difference(bench_table *table, const char *label, int whole, int part)
+{
+    bench_case *one = bench_add(table, label);
+    one->whole = whole;
+    one->part = part;
+    one->wrong = table->cases[whole].wrong || table->cases[part].wrong;
+}
+
+static void add_rows(bench_table *table, selecting *c, const bench_shape *shape, const verdict *v)
+{
+    const double full = bench_dense_operations(shape);
+    const int dense = add(table, "dense with LSE", run_dense, c, full, v->dense);
+    add(table, "cluster keys", run_cluster, c, bench_cluster_operations(&c->m, shape->dim), v->clusters);
+    const int both = add(table, "dense and select at once", run_both, c, full, v->both);
+    add_difference(table, "  select (difference)", both, dense);
+    const int both_means = add(table, "dense and select at once, means", run_both_means, c, full, v->both_means);
+    add_difference(table, "  select (difference), means", both_means, dense);
+    const int apart = add(table, "select apart", run_select, c, full / 2, v->apart);
+    const int mass = add(table, "  mass pass", run_mass, c, full / 2, v->masses);
+    add_difference(table, "  top-K, bitmap (difference)", apart, mass);
+    add(table, "  top-K threshold alone", run_threshold, c, 0, v->thresholds);
+    const int apart_means = add(table, "select apart, means", run_select_means, c, full / 2, v->apart_means);
+    add_difference(table, "  sum up, rank, bitmap (difference)", apart_means, mass);
 }
 
 mcsa_status bench_select(const bench_plan *plan, bench_table *table, mcsa_error *error)
 {
-    enum { DENSE, BOTH, DIFFERENCE, SELECT, MASS };
     selecting c = { 0 };
     if (plan->device == MCSA_DEVICE_CUDA) return bench_select_cuda(plan, table, error);
     table->share = "of dense";
     mcsa_status status = open_case(&c, plan, error);
-    if (status != MCSA_OK) goto done;
-    double full = bench_dense_operations(&plan->shape);
-    run_dense(&c);
-    int dense = bench_check_rows(&c.problem, NULL) <= 1;
-    mcsa_backend_cpu.group(c.problem.state, &c.problem.x, &c.s);
-    run_both(&c);
-    const double rounding = plan->shape.dtype == MCSA_BF16 ? 0x1p-9 : 0; /* of probabilities, for the product with v */
-    int both = dense && bench_is_permutation(&c.s) && bench_check_rows(&c.problem, NULL) <= 1 &&
-               bench_keeps_the_heaviest(&c.problem, &c.s, rounding);
-    run_select(&c);
-    int selected = dense && bench_keeps_the_heaviest(&c.problem, &c.s, 0);
-    sum_masses(&c, c.mass);
-    int massed = dense && masses_sum_to_queries(&c);
-    run_threshold(&c);
-    add(table, "dense with LSE", run_dense, &c, full, dense);
-    add(table, "dense and select at once", run_both, &c, full, both);
-    add(table, "  select (difference)", NULL, NULL, 0, both);
-    table->cases[DIFFERENCE].whole = BOTH;
-    table->cases[DIFFERENCE].part = DENSE;
-    add(table, "select apart", run_select, &c, full / 2, selected);
-    add(table, "  mass pass", run_mass, &c, full / 2, massed);
-    add(table, "  top-K, bitmap (difference)", NULL, NULL, 0, selected && massed);
-    table->cases[table->count - 1].whole = SELECT;
-    table->cases[table->count - 1].part = MASS;
-    add(table, "  top-K threshold alone", run_threshold, &c, 0, massed && thresholds_leave_k(&c));
-    status = bench_run(table, plan->repeats, error);
-done:
+    if (status == MCSA_OK) {
+        /* of probabilities, for the product with v */
+        const verdict v = judge(&c, plan->shape.dtype == MCSA_BF16 ? 0x1p-9 : 0);
+        add_rows(table, &c, &plan->shape, &v);
+        status = bench_run(table, plan->repeats, error);
+    }
     mcsa_block_release(&c.problem.memory, &c.block);
     mcsa_block_release(&c.problem.memory, &c.s.memory);
+    mcsa_block_release(&c.problem.memory, &c.m.memory);
     bench_problem_close(&c.problem);
     return status;
 }

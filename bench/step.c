@@ -23,6 +23,7 @@ static mcsa_status create_run(bench_step *step, const bench_plan *plan, mcsa_err
                            .branches = BENCH_BRANCHES,
                            .density = plan->densities[0],
                            .group = plan->shape.group,
+                           .tail = plan->tail,
                            .actions = actions,
                            .threads = plan->shape.threads,
                            .isa = plan->shape.isa,

@@ -29,20 +29,33 @@ typedef struct bench_plan {
     const bench_model_shape *made; /* instead of a directory, or NULL: model */
     int steps;                     /* to run for real besides, or 0: model on a GPU */
     mcsa_device device;            /* attend, select, group, model, methods */
+    mcsa_tail tail;                /* model, scaling; the others have rows of both */
     int frames, height, width;     /* of the model's clip */
     const char *methods;           /* names with commas between, or NULL for all: methods */
 } bench_plan;
 
-/* Dense attention, and token-sparse attention at each density with clustered and with scattered kept keys. */
+/* What groups keep in the tables of attention: see attend.c. */
+typedef struct bench_pattern {
+    const char *name;
+    mcsa_tail tail;
+    int run; /* of neighbours among the kept keys */
+} bench_pattern;
+
+enum { BENCH_PATTERNS = 3 };
+extern const bench_pattern bench_patterns[BENCH_PATTERNS];
+
+/* Dense attention, and token-sparse attention at each density by every pattern. */
 mcsa_status bench_attend(const bench_plan *plan, bench_table *table, mcsa_error *error);
 
-/* Selection at the first density: the mass pass and top-K apart, against dense attention. */
+/* Selection at the first density: the mass pass and top-K apart, clusters of keys and selection by them, against dense
+ * attention. */
 mcsa_status bench_select(const bench_plan *plan, bench_table *table, mcsa_error *error);
 
-/* Fast PDDP at half, once and twice the tokens, against dense attention, and what it does to the variance. */
+/* Fast PDDP and clusters of keys at half, once and twice the tokens, against dense attention, and what Fast PDDP does
+ * to the variance. */
 mcsa_status bench_group(const bench_plan *plan, bench_table *table, mcsa_error *error);
 
-/* A reuse step at the first density with every form of the residual, and what it costs beside the tiles. */
+/* A reuse step at the first density with every form of the residual, and what it costs beside the tiles; with means. */
 mcsa_status bench_reuse(const bench_plan *plan, bench_table *table, mcsa_error *error);
 
 /* The linear layers of a block of heads x dim channels, BF16 and F32. */
@@ -54,7 +67,8 @@ mcsa_status bench_model(const bench_plan *plan, bench_table *table, mcsa_error *
 /* A sparse call of every method, at each density, against dense attention, and a run of 40 steps of it. */
 mcsa_status bench_methods(const bench_plan *plan, bench_table *table, mcsa_error *error);
 
-/* The first three on a GPU: attend with cuDNN beside it and a whole anchor layer by its parts, select with grouping. */
+/* The first three on a GPU: attend with cuDNN beside it and whole anchor layers by their parts, select with grouping.
+ */
 mcsa_status bench_attend_cuda(const bench_plan *plan, bench_table *table, mcsa_error *error);
 mcsa_status bench_select_cuda(const bench_plan *plan, bench_table *table, mcsa_error *error);
 mcsa_status bench_group_cuda(const bench_plan *plan, bench_table *table, mcsa_error *error);

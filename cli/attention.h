@@ -32,7 +32,7 @@ typedef struct attention_settings {
               "then one more anchor. every:8,4: 4 dense steps, then an anchor every 8. list:3,5,8,12: "     \
               "exactly these. Methods that keep nothing from an anchor are sparse at the later ones" },     \
     { .name = "tail", .kind = OPTION_CHOICE, .offset = offsetof(type, member.tail),                         \
-      .choices = choices_tail, .fallback = "off",                                                           \
+      .choices = choices_tail, .fallback = TAIL_DEFAULT,                                                    \
       .help = "what stands for the keys that a group does not keep. means: keys are kept by clusters of "   \
               "similar ones, and each other cluster takes part as one row, its mean key and value. off: "   \
               "nothing, as in the paper. Of mc-sparse alone" },                                             \

@@ -14,6 +14,9 @@ extern const option_choice choices_isa[];       /* mcsa_isa */
 extern const option_choice choices_backend[];   /* mcsa_device */
 extern const option_choice choices_precision[]; /* mcsa_dtype; 0 for auto */
 
+/* Of --tail, as of mcsa_config.tail. */
+#define TAIL_DEFAULT "off"
+
 /* The word of `value`, which is one of the choices. */
 const char *choice_word(const option_choice *choices, int value);
 

@@ -13,7 +13,7 @@
 #include <time.h>
 
 typedef struct settings {
-    int heads, tokens, dim, group, ffn, dtype, threads, isa, backend, steps, repeats, frames, height, width;
+    int heads, tokens, dim, group, tail, ffn, dtype, threads, isa, backend, steps, repeats, frames, height, width;
     const char *density, *json, *model, *shape, *methods;
 } settings;
 
@@ -34,6 +34,9 @@ static const option table[] = {
       .help = "queries per group" },
     { .name = "density", .kind = OPTION_TEXT, FIELD(density), .value = "S,S,...", .fallback = "0.15,0.25",
       .help = "shares of the keys to keep; tables other than attend and methods use the first" },
+    { .name = "tail", .kind = OPTION_CHOICE, FIELD(tail), .choices = choices_tail, .fallback = TAIL_DEFAULT,
+      .help = "what stands for keys that are not kept, means of clusters or nothing: model, scaling; the other tables "
+              "have rows of both" },
     { .name = "ffn", .kind = OPTION_INT, FIELD(ffn), .value = "N", .fallback = "1536", .min = 1, .max = 1 << 20,
       .help = "inner channels of the feed-forward layers: gemm" },
     { .name = "methods", .kind = OPTION_TEXT, FIELD(methods), .value = "NAME,...",
@@ -74,12 +77,14 @@ static const options_page page = {
     .synopsis = "attend|select|group|reuse|gemm|model|scaling|methods [options]",
     .description =
         "attend: dense attention against token-sparse attention at matched densities, with clustered and "
-        "scattered kept keys; x s is the speed-up times the density, 1 when sparse attention is as efficient "
-        "as dense; on a GPU, cuDNN's dense attention too, and an anchor layer by its parts.\n\n"
-        "select: the mass pass and top-K of an anchor, against dense attention.\n\n"
-        "group: grouping at half, once and twice --tokens, against dense attention, and the variance left in "
-        "groups.\n\n"
-        "reuse: a reuse step with each form of the residual, and what it costs beside the attention.\n\n"
+        "scattered kept keys, and with means of clusters among the rows; x s is the speed-up times the density, 1 "
+        "when sparse attention is as efficient as dense; on a GPU, cuDNN's dense attention too, and anchor layers "
+        "with and without means by their parts.\n\n"
+        "select: what an anchor chooses, single keys (mass pass and top-K) or clusters of keys, against dense "
+        "attention.\n\n"
+        "group: grouping of queries and clustering of keys at half, once and twice --tokens, against dense attention, "
+        "and the variance left in groups.\n\n"
+        "reuse: a reuse step with each form of the residual, and what it costs beside the attention; with means.\n\n"
         "gemm: the linear layers of a block of heads times dim channels.\n\n"
         "model: a dense, an anchor and a reuse step of --model by stage, and the peak of resident memory; on a GPU, "
         "also of a published --shape, what it holds and what 50 steps then cost.\n\n"
@@ -165,7 +170,8 @@ static mcsa_status make_plan(const struct suite *suite, const settings *set, ben
                       .width = set->width,
                       .steps = set->steps,
                       .methods = set->methods,
-                      .device = (mcsa_device)set->backend };
+                      .device = (mcsa_device)set->backend,
+                      .tail = (mcsa_tail)set->tail };
     if (set->shape) TRY(find_shape(set, plan, error));
     return read_densities(set->density, plan, error);
 }
@@ -208,20 +214,20 @@ static mcsa_status write_json(const bench_table *result, const bench_plan *plan,
 static void make_title(char *title, size_t bytes, const struct suite *suite, const bench_plan *plan)
 {
     const bench_shape *s = &plan->shape;
-    const char *plural = s->threads == 1 ? "" : "s";
+    const char *plural = s->threads == 1 ? "" : "s", *tail = choice_word(choices_tail, (int)plan->tail);
     const processor_use used = processor_of(plan->device, s->isa, s->threads);
     if (plan->device == MCSA_DEVICE_CUDA && (suite->run != bench_model || (!plan->made && !plan->model)))
         snprintf(title, bytes, "%s: H = %d, N = %d, D = %d, s = %.2f, C = %d, %s, %.60s, median of %d", suite->name,
                  s->heads, s->tokens, s->dim, (double)plan->densities[0], s->group, dtypes[s->dtype - 1].word,
                  used.name, plan->repeats);
     else if (plan->device == MCSA_DEVICE_CUDA)
-        snprintf(title, bytes, "%s: %.80s%s, %d x %d x %d, s = %.2f, %.60s, median of %d", suite->name,
+        snprintf(title, bytes, "%s: %.80s%s, %d x %d x %d, s = %.2f, tail %s, %.60s, median of %d", suite->name,
                  plan->made ? plan->made->name : plan->model, plan->made ? " with random weights" : "", plan->frames,
-                 plan->height, plan->width, (double)plan->densities[0], used.name, plan->repeats);
+                 plan->height, plan->width, (double)plan->densities[0], tail, used.name, plan->repeats);
     else if (plan->model)
-        snprintf(title, bytes, "%s: %.80s, %d x %d x %d, s = %.2f, C = %d, %s, %d thread%s, median of %d", suite->name,
-                 plan->model, plan->frames, plan->height, plan->width, (double)plan->densities[0], s->group,
-                 mcsa_isa_name(s->isa), s->threads, plural, plan->repeats);
+        snprintf(title, bytes, "%s: %.80s, %d x %d x %d, s = %.2f, tail %s, C = %d, %s, %d thread%s, median of %d",
+                 suite->name, plan->model, plan->frames, plan->height, plan->width, (double)plan->densities[0], tail,
+                 s->group, mcsa_isa_name(s->isa), s->threads, plural, plan->repeats);
     else
         snprintf(title, bytes, "%s: H = %d, N = %d, D = %d, s = %.2f, C = %d, %s, %s, %d thread%s, median of %d",
                  suite->name, s->heads, s->tokens, s->dim, (double)plan->densities[0], s->group,

@@ -1,5 +1,6 @@
 /* test_bench.c - the statistics of the benchmarks, and that their gates refuse wrong answers. */
 #include "bench.h"
+#include "clusters.h"
 #include "kmeans.h"
 #include "scratch.h"
 #include "suites.h"
@@ -201,15 +202,22 @@ typedef struct solved {
     mcsa_selection s;
 } solved;
 
-static void solve(solved *c, mcsa_dtype dtype)
+static void solve_with(solved *c, mcsa_dtype dtype, mcsa_tail tail)
 {
     mcsa_error error = { "" };
     bench_shape shape = { 2, 200, 40, 32, 1, dtype, MCSA_ISA_SCALAR };
     if (bench_problem_open(&c->problem, &shape, 0, &error) != MCSA_OK) fail_msg("%s", error.text);
-    if (bench_selection_open(&c->s, &c->problem.memory, &shape, 0.2f, &error) != MCSA_OK) fail_msg("%s", error.text);
+    if (bench_problem_select(&c->problem, &c->s, &shape, (bench_budget){ 0.2f, tail }, &error) != MCSA_OK)
+        fail_msg("%s", error.text);
     mcsa_backend_cpu.attend_dense(c->problem.state, &c->problem.x, c->problem.lse);
     mcsa_backend_cpu.group(c->problem.state, &c->problem.x, &c->s);
+    if (!bench_clusters_make(&c->problem, &c->s)) fail_msg("no partition");
     mcsa_backend_cpu.select(c->problem.state, &c->problem.x, c->problem.lse, &c->s);
+}
+
+static void solve(solved *c, mcsa_dtype dtype)
+{
+    solve_with(c, dtype, MCSA_TAIL_OFF);
 }
 
 static void release(solved *c)
@@ -258,6 +266,151 @@ static void the_sparse_gate_refuses_the_dense_answer(void **state)
     assert_true(bench_check_rows(&c.problem, &c.s) > 1);
     mcsa_backend_cpu.attend_tokens(c.problem.state, &c.problem.x, &c.s, &none);
     assert_true(bench_check_rows(&c.problem, &c.s) <= 1);
+    release(&c);
+}
+
+static void turn(mcsa_selection *s, int p)
+{
+    s->kept[p / 64] ^= UINT64_C(1) << (p % 64);
+}
+
+/* The first cluster with keys that group 0 of head 0 keeps, or does not. */
+static int find_cluster(const mcsa_selection *s, int kept)
+{
+    for (int p = 0, count; p < s->P; p++) {
+        (void)bench_cluster(s, 0, p, &count);
+        if (count > 1 && bench_kept(s, 0, p) == kept) return p;
+    }
+    fail_msg("there is none");
+    return -1;
+}
+
+/* The dense answer, one more cluster kept, and a key taken for one of the next cluster. */
+static void the_sparse_gate_refuses_other_means(void **state)
+{
+    (void)state;
+    static const mcsa_dtype dtypes[] = { MCSA_F32, MCSA_BF16, MCSA_F16 };
+    const mcsa_residual_rows none = { MCSA_RESIDUAL_OFF, NULL, 0 };
+    for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
+        solved c = { 0 };
+        solve_with(&c, dtypes[t], MCSA_TAIL_MEANS);
+        assert_true(c.s.P > 1);
+        assert_true(bench_check_rows(&c.problem, &c.s) > 1); /* the dense answer */
+        mcsa_backend_cpu.attend_tokens(c.problem.state, &c.problem.x, &c.s, &none);
+        assert_true(bench_check_rows(&c.problem, &c.s) <= 1);
+        const int dropped = find_cluster(&c.s, 0); /* the first of the sampled rows is in group 0 of head 0 */
+        turn(&c.s, dropped);
+        assert_true(bench_check_rows(&c.problem, &c.s) > 1);
+        turn(&c.s, dropped);
+        c.s.first[dropped + 1]--; /* and the next one is larger by that key */
+        assert_true(bench_check_rows(&c.problem, &c.s) > 1);
+        release(&c);
+    }
+}
+
+static void the_cluster_gates_refuse_what_is_no_partition(void **state)
+{
+    (void)state;
+    solved c = { 0 };
+    solve_with(&c, MCSA_F32, MCSA_TAIL_MEANS);
+    int32_t *member = c.s.members + c.s.N, *first = c.s.first + c.s.P + 1; /* of head 1 */
+    const int32_t kept[2] = { member[0], member[1] };
+    assert_true(bench_is_partition(&c.s));
+    member[0] = member[c.s.N - 1]; /* twice */
+    assert_false(bench_is_partition(&c.s));
+    member[0] = -1;
+    assert_false(bench_is_partition(&c.s));
+    member[0] = c.s.N;
+    assert_false(bench_is_partition(&c.s));
+    member[0] = kept[0];
+    first[1] = 2; /* of a cluster of its first two members, which then descend */
+    first[2] = first[2] < 2 ? 2 : first[2];
+    member[0] = kept[1] > kept[0] ? kept[1] : kept[0];
+    member[1] = kept[1] > kept[0] ? kept[0] : kept[1];
+    assert_false(bench_is_partition(&c.s));
+    member[0] = kept[0];
+    member[1] = kept[1];
+    first[c.s.P]--; /* a key of no cluster */
+    assert_false(bench_is_partition(&c.s));
+    release(&c);
+}
+
+/* Clusters of the same sizes whose keys have nothing to do with each other. */
+static void the_cluster_gate_refuses_keys_that_do_not_belong_together(void **state)
+{
+    (void)state;
+    solved c = { 0 };
+    solve_with(&c, MCSA_BF16, MCSA_TAIL_MEANS);
+    assert_true(bench_clusters_are_tight(&c.problem, &c.s));
+    for (int h = 0; h < c.s.H; h++)
+        for (int i = 0; i < c.s.N; i++) c.s.members[h * c.s.N + i] = i * 7 % c.s.N; /* 7 and 200 have no divisor */
+    assert_false(bench_clusters_are_tight(&c.problem, &c.s));
+    mcsa_backend_cpu.cluster(c.problem.state, &c.problem.x, &c.s);
+    assert_true(bench_clusters_are_tight(&c.problem, &c.s));
+    bench_store(&c.problem.k, 5, NAN);
+    assert_false(bench_clusters_are_tight(&c.problem, &c.s));
+    release(&c);
+}
+
+static void the_selection_gate_refuses_other_clusters(void **state)
+{
+    (void)state;
+    solved c = { 0 };
+    solve_with(&c, MCSA_F32, MCSA_TAIL_MEANS);
+    assert_true(bench_keeps_the_heaviest(&c.problem, &c.s, 0));
+    const int kept = find_cluster(&c.s, 1), dropped = find_cluster(&c.s, 0);
+    turn(&c.s, kept); /* what fits is left out */
+    assert_false(bench_keeps_the_heaviest(&c.problem, &c.s, 0));
+    turn(&c.s, dropped); /* and another one kept instead */
+    assert_false(bench_keeps_the_heaviest(&c.problem, &c.s, 0));
+    turn(&c.s, kept); /* more than fits */
+    assert_false(bench_keeps_the_heaviest(&c.problem, &c.s, 0));
+    turn(&c.s, dropped);
+    assert_true(bench_keeps_the_heaviest(&c.problem, &c.s, 0));
+    turn(&c.s, c.s.P); /* a cluster that there is not */
+    assert_false(bench_keeps_the_heaviest(&c.problem, &c.s, 0));
+    release(&c);
+}
+
+/* Worths 5, 4, 3 of 4, 6 and 2 keys, K = 7: the first takes the rows to 6, the second does not fit, the third does. */
+static void a_walk_goes_on_behind_what_does_not_fit(void **state)
+{
+    (void)state;
+    int32_t members[12] = { 0 }, first[4] = { 0, 4, 10, 12 };
+    uint64_t kept = 5;
+    mcsa_selection s = { .H = 1, .N = 12, .C = 1, .G = 1, .K = 7, .P = 3, .words = 1 };
+    s.members = members;
+    s.first = first;
+    s.kept = &kept;
+    double worth[3] = { 5, 4, 3 };
+    assert_true(bench_keeps_what_fits(&s, 0, 0, worth, 0));
+    kept = 1;
+    assert_false(bench_keeps_what_fits(&s, 0, 0, worth, 0));
+    kept = 2; /* 8 rows */
+    assert_false(bench_keeps_what_fits(&s, 0, 0, worth, 0));
+    s.K = 8;
+    assert_false(bench_keeps_what_fits(&s, 0, 0, worth, 0));
+    assert_true(bench_keeps_what_fits(&s, 0, 0, worth, 0.21)); /* 4 is within a fifth of 5 */
+    worth[1] = NAN;
+    assert_false(bench_keeps_what_fits(&s, 0, 0, worth, 0));
+}
+
+static void shuffled_clusters_fill_the_rows(void **state)
+{
+    (void)state;
+    solved c = { 0 };
+    solve_with(&c, MCSA_F32, MCSA_TAIL_MEANS);
+    bench_selection_shuffle(&c.s, 0);
+    assert_true(bench_is_permutation(&c.s));
+    for (int row = 0; row < c.s.H * c.s.G; row++) {
+        int rows = 0, smallest = c.s.N, count;
+        for (int p = 0; p < c.s.P; p++) {
+            (void)bench_cluster(&c.s, row / c.s.G, p, &count);
+            rows += bench_kept(&c.s, row, p) ? count : count > 0;
+            if (count > 1 && !bench_kept(&c.s, row, p) && count < smallest) smallest = count;
+        }
+        assert_true(rows <= c.s.K && rows + smallest - 1 > c.s.K);
+    }
     release(&c);
 }
 
@@ -369,10 +522,12 @@ static void every_attention_table_is_right(void **state)
                             .densities = { 0.2f, 1 },
                             .density_count = 2,
                             .repeats = 1 };
-        check_suite(bench_attend, &plan, 5);
-        check_suite(bench_select, &plan, 7);
-        check_suite(bench_group, &plan, 12);
-        check_suite(bench_reuse, &plan, 7);
+        check_suite(bench_attend, &plan, 7);
+        check_suite(bench_select, &plan, 12);
+        check_suite(bench_group, &plan, 15);
+        check_suite(bench_reuse, &plan, 10);
+        check_suite(bench_scaling, &plan, 6);
+        plan.tail = MCSA_TAIL_MEANS;
         check_suite(bench_scaling, &plan, 6);
     }
 }
@@ -388,12 +543,13 @@ static void every_step_of_a_model_is_right(void **state)
 {
     static const char *const models[] = { MCSA_GOLDEN_DIR "/wan-f32", MCSA_GOLDEN_DIR "/wan-bf16" };
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
         bench_plan plan = { .shape = { .group = 16, .threads = 1 },
                             .densities = { 0.2f },
                             .density_count = 1,
                             .repeats = 1,
-                            .model = models[i],
+                            .model = models[i % 2],
+                            .tail = i < 2 ? MCSA_TAIL_OFF : MCSA_TAIL_MEANS,
                             .frames = 4,
                             .height = 16,
                             .width = 16 };
@@ -427,6 +583,12 @@ int main(void)
         cmocka_unit_test(the_dense_gate_refuses_a_wrong_row),
         cmocka_unit_test(the_dense_gate_refuses_rows_of_zeros),
         cmocka_unit_test(the_sparse_gate_refuses_the_dense_answer),
+        cmocka_unit_test(the_sparse_gate_refuses_other_means),
+        cmocka_unit_test(the_cluster_gates_refuse_what_is_no_partition),
+        cmocka_unit_test(the_cluster_gate_refuses_keys_that_do_not_belong_together),
+        cmocka_unit_test(the_selection_gate_refuses_other_clusters),
+        cmocka_unit_test(a_walk_goes_on_behind_what_does_not_fit),
+        cmocka_unit_test(shuffled_clusters_fill_the_rows),
         cmocka_unit_test(the_grouping_gate_refuses_a_query_that_stands_twice),
         cmocka_unit_test(the_kmeans_gate_refuses_a_wrong_label),
         cmocka_unit_test(the_selection_gate_refuses_a_light_key),
