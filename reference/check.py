@@ -24,11 +24,11 @@ import bounds
 import mcsa_ref as ref
 import native
 
-# H, N, D, C, density: ragged last groups, an odd D, a group of one query, a last group of one, N below C; 1 to 56
+# H, N, D, C, density: ragged last groups, an odd D, a group of one query, a last group of one, N below C; 1 to 210
 # clusters, with room for none of them, some and all
 SHAPES = [(2, 301, 40, 32, 0.10), (3, 517, 128, 128, 0.15), (1, 97, 64, 64, 0.25), (2, 65, 17, 16, 0.05),
           (1, 50, 12, 128, 0.30), (2, 37, 5, 1, 0.20), (1, 211, 256, 48, 0.10), (1, 840, 32, 100, 0.20),
-          (1, 120, 9, 32, 1.00)]
+          (1, 120, 9, 32, 1.00), (1, 700, 24, 128, 0.90)]
 
 # Where power iteration stops may differ by the 0.8 degrees of its cosine 0.9999, which moves projections by at most
 # 1.4 % of a row's length: only rows that near to a median change sides.
