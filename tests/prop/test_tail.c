@@ -502,22 +502,30 @@ static void any_number_of_threads_gives_the_same_bits(void **state)
     }
 }
 
-/* Two shapes in turn, of which the second has more clusters of fewer columns: scratch grows at its anchor, and reuses
- * of both allocate nothing. */
+/* Scratch grows at anchors alone: after dense steps of the same shapes that need no clusters, for more clusters in all,
+ * for more of one head, for wider tokens in fewer clusters.  Reuses of all four allocate nothing. */
 static void a_reuse_allocates_nothing(void **state)
 {
     (void)state;
+    enum { LAYERS = 4 };
     test_heap heap = { 0 };
     mcsa_config config = config_of(MCSA_ISA_AUTO, 0.2f, 32, MCSA_RESIDUAL_OFF);
-    config.layers = 2;
+    config.schedule = "list:1";
+    config.layers = LAYERS;
     config.allocator = test_heap_allocator(&heap);
     mcsa_run *run = test_run(&config);
-    test_call calls[2] = { test_call_make((const int[]){ 4, 90, 90, 40 }, MCSA_BF16, TEST_HND, 1, 1),
-                           test_call_make((const int[]){ 1, 500, 500, 16 }, MCSA_F32, TEST_HND, 1, 1) };
-    for (int layer = 0; layer < 2; layer++) assert_attends(run, 0, layer, 0, &calls[layer]);
+    static const int shapes[LAYERS][4] = {
+        { 1, 500, 500, 16 }, { 90, 12, 12, 16 }, { 1, 600, 600, 16 }, { 2, 90, 90, 17 }
+    };
+    test_call calls[LAYERS];
+    for (int layer = 0; layer < LAYERS; layer++) {
+        calls[layer] = test_call_make(shapes[layer], layer == 3 ? MCSA_BF16 : MCSA_F32, TEST_HND, 1, 1);
+        if (layer < 3) assert_attends(run, 0, layer, 0, &calls[layer]);
+    }
+    for (int layer = 0; layer < LAYERS; layer++) assert_attends(run, 1, layer, 0, &calls[layer]);
     heap.fail_from = heap.calls + 1;
-    for (int step = 1; step < 3; step++)
-        for (int layer = 0; layer < 2; layer++) {
+    for (int step = 2; step < 4; step++)
+        for (int layer = 0; layer < LAYERS; layer++) {
             test_call *c = &calls[layer];
             test_rounding rounding = test_rounding_of(run->config.isa, c->dtype);
             test_worst out = { 0 };
@@ -525,12 +533,12 @@ static void a_reuse_allocates_nothing(void **state)
             assert_attends(run, step, layer, 0, c);
             test_reference r = tail_reference(c, test_selection(run, layer, 0), scale_of(c), &rounding, 1);
             test_judge_out(&out, c, &r, &rounding);
-            test_report(&out, test_ceiling(c->dtype), "step %d layer %d, N %d D %d", step, layer, c->N, c->D);
+            test_report(&out, test_ceiling(c->dtype), "step %d, %d heads, N %d D %d", step, c->H, c->N, c->D);
             test_reference_free(&r);
         }
     assert_int_equal(heap.calls, heap.fail_from - 1);
     mcsa_run_free(run);
-    for (int layer = 0; layer < 2; layer++) test_call_free(&calls[layer]);
+    for (int layer = 0; layer < LAYERS; layer++) test_call_free(&calls[layer]);
     test_heap_settled(&heap);
 }
 
