@@ -55,7 +55,7 @@ static mcsa_status fill_actions(bench_arena *arena, mcsa_error *error)
     return MCSA_OK;
 }
 
-static mcsa_config config_of(const bench_arena *arena, int branches, float density)
+static mcsa_config config_of(const bench_arena *arena, int branches, mcsa_tail tail, float density)
 {
     const bench_shape *shape = &arena->plan->shape;
     return (mcsa_config){ .steps = arena->steps,
@@ -63,6 +63,7 @@ static mcsa_config config_of(const bench_arena *arena, int branches, float densi
                           .branches = branches,
                           .density = density,
                           .group = shape->group,
+                          .tail = tail,
                           .actions = arena->actions,
                           .threads = shape->threads,
                           .isa = shape->isa,
@@ -84,7 +85,7 @@ mcsa_status bench_arena_open(bench_arena *arena, const bench_plan *plan, mcsa_er
     TRY(bench_clip_open(&arena->clip, plan, error));
     mcsa_status status = fill_actions(arena, error);
     if (status == MCSA_OK) {
-        const mcsa_config config = config_of(arena, 1, 1);
+        const mcsa_config config = config_of(arena, 1, MCSA_TAIL_OFF, 1);
         status = mcsa_run_create(&arena->dense, &config, error->text, sizeof error->text);
     }
     if (status == MCSA_OK) status = answer_dense(arena, error);
@@ -164,7 +165,7 @@ static void even_grid(int N, int *grid)
 
 static mcsa_status open_run(bench_contender *c, const bench_arena *arena, float density, mcsa_error *error)
 {
-    const mcsa_config config = config_of(arena, c->branches, density);
+    const mcsa_config config = config_of(arena, c->branches, c->tail, density);
     c->anchors = c->learns = c->residual = 1;
     if (c->name == bench_mc_sparse) return mcsa_run_create(&c->ours, &config, error->text, sizeof error->text);
     const rival_method *method = rival_method_find(c->name);
@@ -234,17 +235,33 @@ static mcsa_status take_step(bench_contender *c, bench_arena *arena, int step, b
     return MCSA_OK;
 }
 
+/* Queries, padded as rival_map_pairs pads them, times the means that they attend to. */
+static double mean_pairs(const rival_choice *choice)
+{
+    const rival_map *map = &choice->map;
+    double pairs = 0;
+    for (int h = 0; choice->tail.key && h < map->H; h++)
+        for (int q = 0; q < map->Q; q++) {
+            int means = 0;
+            for (int k = 0; k < map->K; k++)
+                means += !rival_map_has(map, h, q, k) && rival_part_size(&choice->keys, h, k) > 0;
+            pairs += (double)means * rival_tile_rows(rival_part_size(&choice->queries, h, q));
+        }
+    return pairs;
+}
+
 /* Answers of what the last call chose; *executed gets the density of it. */
 static mcsa_status answer_choice(bench_contender *c, bench_arena *arena, mcsa_site at, int which, double *executed,
                                  mcsa_error *error)
 {
+    const int step = clip_step(at.step, at.branch);
     rival_choice made = { 0 };
-    if (c->ours) TRY(bench_choice_of(&made, c->ours, at.branch, &arena->clip, error));
+    if (c->ours) TRY(bench_choice_of(&made, c->ours, at.branch, &arena->clip, step, error));
     const rival_choice *choice = c->ours ? &made : rival_run_choice(c->rival);
     const double H = choice->map.H, N = choice->queries.N;
-    *executed = rival_map_pairs(&choice->map, &choice->queries, &choice->keys).executed / (H * N * N);
-    mcsa_status status =
-        bench_answers(answers_of(arena, which), &arena->clip, clip_step(at.step, at.branch), choice, error);
+    const double exact = rival_map_pairs(&choice->map, &choice->queries, &choice->keys).executed;
+    *executed = (exact + (c->ours ? mean_pairs(choice) : 0)) / (H * N * N);
+    mcsa_status status = bench_answers(answers_of(arena, which), &arena->clip, step, choice, error);
     rival_choice_free(&made);
     return status;
 }
@@ -291,7 +308,7 @@ mcsa_status bench_contender_judge(bench_contender *c, bench_arena *arena, float 
     if (c->rival) {
         rival_stats stats;
         rival_run_stats(c->rival, &stats);
-        c->tail = stats.density_tail;
+        c->virtual_keys = stats.density_tail;
     }
     if (!(fabs(c->executed - (double)density) <= 0.005))
         snprintf(c->missing, sizeof c->missing, "executes %.2f %% of the pairs, not %.2f %%: not timed",

@@ -30,12 +30,14 @@ typedef struct bench_call_cost {
 typedef struct bench_contender {
     const char *name; /* of rival_methods, or bench_mc_sparse itself */
     int branches;     /* of which the second follows the first: MC-Sparse alone has more than one here */
+    mcsa_tail tail;   /* of MC-Sparse */
     rival_run *rival;
     mcsa_run *ours;          /* instead */
     int anchors;             /* 1: a schedule's later anchors are anchors to it */
     int learns;              /* 1: an anchor costs more than dense attention */
     int residual;            /* 1: adds that of the last anchor */
-    double executed, tail;   /* densities of a sparse call */
+    double executed;         /* density of a sparse call; of MC-Sparse, means included */
+    double virtual_keys;     /* density of another method's tail */
     double used;             /* share of a bound that the worst sampled row uses; above 1 is wrong */
     char missing[96];        /* why there is nothing to time, or "" */
     bench_call_cost watch;   /* of a dense step; all are means over the branches */
@@ -54,7 +56,8 @@ mcsa_status bench_arena_judge(bench_arena *arena, double *used, mcsa_error *erro
 /* Seconds of one dense call. */
 mcsa_status bench_arena_dense(bench_arena *arena, double *seconds, mcsa_error *error);
 
-/* c->name and c->branches are set.  What is missing is not an error; all other calls are for those that miss nothing.
+/* c->name, c->branches and c->tail are set.  What is missing is not an error; all other calls are for those that miss
+ * nothing.
  */
 mcsa_status bench_contender_open(bench_contender *c, bench_arena *arena, float density, mcsa_error *error);
 void bench_contender_close(bench_contender *c);

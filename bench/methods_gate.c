@@ -5,11 +5,10 @@
  * the weights are rounded to: the bound of docs/NUMERICS.md, which check_row of problem.c takes too.  The tail's logits
  * carry the log of a weight, its exponentials are those of a GPU, off by 2^-22, and merging weighs both parts by exp of
  * differences of their LSE.  A GPU holds the FP32 numbers of a tail as two 16-bit ones, off by 2^-16, and rounds its
- * weights as it does those of kept keys; a CPU does neither.  These bounds hold however roundings fall out; rows of
+ * weights as it does those of kept keys; a CPU does neither.  MC-Sparse has means of its dtype in the softmax of the
+ * keys, which rounds less than two that are merged.  These bounds hold however roundings fall out; rows of
  * 16-bit numbers must also be within 4 u_out of the size of what was rounded, as in problem.c. */
 #include "methods_gate.h"
-
-#include "core/cache.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -68,14 +67,15 @@ static int list_keys(const query *q)
     return listed;
 }
 
-/* Over the kept keys, before rounding to the tensors' dtype. */
-static void attend_keys(const query *q, softmax *s)
+/* Over the kept keys, before rounding to the tensors' dtype.  Returns 0 where there are none. */
+static int attend_keys(const query *q, softmax *s)
 {
     const mcsa_tensor *keys = &q->at->k, *values = &q->at->v;
     const int64_t D = keys->shape[2];
     const int count = list_keys(q);
     const double scale = (double)q->clip->scale, u_p = keys->dtype == MCSA_F32 ? 0 : unit_of(q->clip);
     double max = -INFINITY, size = 0, sum = 0, most = 0;
+    if (!count) return 0;
     for (int j = 0; j < count; j++) {
         double dot = 0, absolute = 0;
         for (int64_t d = 0; d < D; d++) {
@@ -98,6 +98,7 @@ static void attend_keys(const query *q, softmax *s)
     for (int64_t d = 0; d < D; d++) s->bound[d] = (2 * ds + 4 * count * U + u_p) * most;
     s->lse = max + log(sum);
     s->lse_bound = ds + 4 * count * U + 8 * U * (fabs(s->lse) + 2);
+    return 1;
 }
 
 /* s->out += slope^T q */
@@ -165,15 +166,23 @@ static int attend_tail(const query *q, softmax *s)
     return 1;
 }
 
+/* A row of no part, or whose part has neither keys nor a tail, has no right answer. */
 static void answer_row(const query *q, bench_answer *answer)
 {
     const int64_t D = q->clip->out.shape[2];
     const double u_out = unit_of(q->clip);
     softmax kept, tail;
-    attend_keys(q, &kept);
+    *answer = (bench_answer){ .size = NAN };
+    if (q->part < 0) return;
+    int exact = attend_keys(q, &kept), rest = q->choice && q->choice->tail.key && attend_tail(q, &tail);
+    if (!exact && !rest) return;
+    if (!exact) {
+        kept = tail;
+        rest = 0;
+    }
     for (int64_t d = 0; d < D; d++) kept.bound[d] += u_out * fabs(kept.out[d]);
     answer->size = norm_of(kept.out, D);
-    if (q->choice && q->choice->tail.key && attend_tail(q, &tail)) {
+    if (rest) {
         const double top = fmax(kept.lse, tail.lse), x = exp(kept.lse - top), y = exp(tail.lse - top);
         const double off = expm1(kept.lse_bound + tail.lse_bound + 4 * U * (fabs(top) + 4)) + EXP + 4 * U;
         for (int64_t d = 0; d < D; d++) {
@@ -200,16 +209,6 @@ static int part_of(const rival_partition *queries, int h, int row)
     return -1;
 }
 
-/* A row of no part, or whose part keeps nothing, has no right answer. */
-static int has_keys(const query *q)
-{
-    if (!q->choice) return 1;
-    for (int k = 0; q->part >= 0 && k < q->choice->map.K; k++)
-        if (rival_map_has(&q->choice->map, q->head, q->part, k) && rival_part_size(&q->choice->keys, q->head, k) > 0)
-            return 1;
-    return 0;
-}
-
 mcsa_status bench_answers(bench_answer *answer, const bench_clip *clip, int step, const rival_choice *choice,
                           mcsa_error *error)
 {
@@ -230,8 +229,7 @@ mcsa_status bench_answers(bench_answer *answer, const bench_clip *clip, int step
                     .key = key + terms * (size_t)i,
                     .logit = logit + terms * (size_t)i };
         if (choice) q.part = part_of(&choice->queries, q.head, q.row);
-        answer[i] = (bench_answer){ .size = NAN };
-        if (has_keys(&q)) answer_row(&q, &answer[i]);
+        answer_row(&q, &answer[i]);
     }
     free(logit);
     return MCSA_OK;
@@ -270,20 +268,4 @@ double bench_answers_used(const bench_answer *answer, const float *rows, const b
                                                            : norm_of(off, D) / (4 * unit_of(clip) * answer[i].size));
     }
     return worst;
-}
-
-mcsa_status bench_choice_of(rival_choice *choice, mcsa_run *run, int branch, const bench_clip *clip, mcsa_error *error)
-{
-    const mcsa_plan *plan = mcsa_cache_plan(run, 0, branch);
-    const mcsa_selection *s = plan->follows ? &mcsa_cache_plan(run, 0, 0)->own : &plan->own;
-    const size_t order = sizeof *s->order * (size_t)s->H * (size_t)s->N;
-    const size_t kept = sizeof *s->kept * (size_t)s->H * (size_t)s->G * (size_t)s->words;
-    *choice = (rival_choice){ 0 };
-    mcsa_status status = rival_partition_blocks(&choice->queries, s->H, s->N, s->C, NULL, error);
-    if (status == MCSA_OK) status = rival_partition_blocks(&choice->keys, s->H, s->N, 1, NULL, error);
-    if (status == MCSA_OK) status = rival_map_reserve(&choice->map, s->H, s->G, s->N, error);
-    if (status == MCSA_OK) status = clip->kernels->read(clip->state, s->order, order, choice->queries.order, error);
-    if (status == MCSA_OK) status = clip->kernels->read(clip->state, s->kept, kept, choice->map.kept, error);
-    if (status != MCSA_OK) rival_choice_free(choice);
-    return status;
 }

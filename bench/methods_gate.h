@@ -25,8 +25,9 @@ void bench_answer_compensate(bench_answer *now, const bench_answer *dense, const
 /* The largest share of its bound that a row [samples, D] uses; above 1 is wrong. */
 double bench_answers_used(const bench_answer *answer, const float *rows, const bench_clip *clip);
 
-/* Groups and kept keys of a run as a choice: consecutive parts of its order, single keys.  Freed by
- * rival_choice_free. */
-mcsa_status bench_choice_of(rival_choice *choice, mcsa_run *run, int branch, const bench_clip *clip, mcsa_error *error);
+/* Groups and what they keep of a run as a choice: consecutive parts of its order; single keys, or clusters and the
+ * means of them at a step of the clip.  Freed by rival_choice_free. */
+mcsa_status bench_choice_of(rival_choice *choice, mcsa_run *run, int branch, const bench_clip *clip, int step,
+                            mcsa_error *error);
 
 #endif

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Dense attention, four rows of MC-Sparse, and the others. */
+/* Dense attention, seven rows of MC-Sparse, and the others. */
 static int rows_of_all(void)
 {
-    int rows = 5;
+    int rows = 8;
     for (const rival_method *const *m = rival_methods; *m; m++) rows++;
     return rows;
 }
@@ -81,7 +81,10 @@ static void a_run_is_the_sum_of_its_steps(void **state)
         { "0.25 mc-sparse paper", 7, 2 },
         { "0.25 mc-sparse shared paper", 7, 2 },
         { "0.25 mc-sparse shared ramp", 3, 7 },
-        { "0.25 mc-sparse shared 2,6,14,25", 2, 4 },
+        { "0.25 mc-sparse+tail shared paper", 7, 2 },
+        { "0.25 mc-sparse+tail shared ramp", 3, 7 },
+        { "0.25 mc-sparse+tail shared 6,14,25", 6, 3 },
+        { "0.25 mc-sparse+tail shared 3,10,20", 3, 3 },
         { "0.25 bsa", 8, 0 },
         { "0.25 svg2", 7, 1 },
         { "0.25 chipmunk", 7, 2 },
@@ -90,7 +93,7 @@ static void a_run_is_the_sum_of_its_steps(void **state)
     bench_table *table = run_table(&plan);
     cJSON *root = bench_json(table);
     const cJSON *rows = cJSON_GetObjectItem(root, "rows"), *row;
-    assert_int_equal(cJSON_GetArraySize(rows), 1 + 7);
+    assert_int_equal(cJSON_GetArraySize(rows), 1 + 10);
     cJSON_ArrayForEach(row, rows)
     {
         const char *label = cJSON_GetStringValue(cJSON_GetObjectItem(row, "case"));
@@ -140,13 +143,13 @@ typedef struct judged {
     bench_answer answers[BENCH_CLIP_ROWS];
 } judged;
 
-static judged *judge(const char *method, int branches)
+static judged *judge_with(const char *method, int branches, mcsa_tail tail)
 {
     judged *j = calloc(1, sizeof *j);
     mcsa_error error = { "" };
     assert_non_null(j);
     j->plan = small_plan(MCSA_F32, NULL);
-    j->c = (bench_contender){ .name = method, .branches = branches };
+    j->c = (bench_contender){ .name = method, .branches = branches, .tail = tail };
     if (bench_arena_open(&j->arena, &j->plan, &error) != MCSA_OK ||
         bench_contender_open(&j->c, &j->arena, 0.25f, &error) != MCSA_OK ||
         bench_contender_judge(&j->c, &j->arena, 0.25f, &error) != MCSA_OK ||
@@ -155,6 +158,11 @@ static judged *judge(const char *method, int branches)
     if (j->c.missing[0]) fail_msg("%s: %s", method, j->c.missing);
     assert_true(j->c.used <= 1);
     return j;
+}
+
+static judged *judge(const char *method, int branches)
+{
+    return judge_with(method, branches, MCSA_TAIL_OFF);
 }
 
 static void release(judged *j)
@@ -240,6 +248,67 @@ static void a_tail_of_another_weight_value_or_slope_is_refused(void **state)
     }
 }
 
+/* What MC-Sparse chose for a branch at the step of the gate. */
+static rival_choice choice_of(judged *j, int branch)
+{
+    mcsa_error error = { "" };
+    rival_choice choice;
+    if (bench_choice_of(&choice, j->c.ours, branch, &j->arena.clip, (BENCH_GATE_STEP + branch) % BENCH_CLIP_STEPS,
+                        &error) != MCSA_OK)
+        fail_msg("%s", error.text);
+    return choice;
+}
+
+/* Rows of MC-Sparse with means and no residual at the step of the gate. */
+static judged *judge_means_alone(void)
+{
+    judged *j = judge_with(bench_mc_sparse, 1, MCSA_TAIL_MEANS);
+    mcsa_error error = { "" };
+    const mcsa_config config = { .steps = j->arena.steps,
+                                 .layers = 1,
+                                 .density = 0.25f,
+                                 .actions = j->arena.actions,
+                                 .tail = MCSA_TAIL_MEANS,
+                                 .residual = MCSA_RESIDUAL_OFF,
+                                 .threads = 1 };
+    mcsa_run_free(j->c.ours);
+    assert_int_equal(mcsa_run_create(&j->c.ours, &config, error.text, sizeof error.text), MCSA_OK);
+    for (int step = BENCH_FIRST_ANCHOR; step <= BENCH_GATE_STEP; step++) {
+        const bench_moment *x = &j->arena.clip.there[step % BENCH_CLIP_STEPS];
+        assert_int_equal(mcsa_attend(j->c.ours, (mcsa_site){ step, 0, 0 }, &x->q, &x->k, &x->v, &j->arena.clip.out),
+                         MCSA_OK);
+    }
+    assert_int_equal(bench_clip_fetch(&j->arena.clip, j->rows, &error), MCSA_OK);
+    return j;
+}
+
+static void other_means_are_refused(void **state)
+{
+    (void)state;
+    judged *j = judge_means_alone();
+    mcsa_error error = { "" };
+    rival_choice choice = choice_of(j, 0), before;
+    assert_true(choice.keys.P > 1 && used_by(j, &choice, 0) <= 1);
+    int part = 0; /* one that the first sampled row does not keep */
+    while (rival_map_has(&choice.map, 0, first_part(&choice), part) || !rival_part_size(&choice.keys, 0, part)) part++;
+    float *numbers[] = { &choice.tail.weight[part], &choice.tail.value[part * 64], &choice.tail.key[part * 64] };
+    for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++) {
+        const float right = *numbers[n];
+        *numbers[n] = right + 1 + fabsf(right);
+        if (!(used_by(j, &choice, 0) > 1)) fail_msg("another number %zu passes", n);
+        *numbers[n] = right;
+    }
+    exchange_parts(&choice);
+    assert_true(used_by(j, &choice, 0) > 1);
+    memset(rival_map_row(&choice.map, 0, first_part(&choice)), 0, sizeof(uint64_t) * (size_t)choice.map.words);
+    assert_true(used_by(j, &choice, 0) > 1); /* nothing kept: means alone */
+    rival_choice_free(&choice);
+    assert_int_equal(bench_choice_of(&before, j->c.ours, 0, &j->arena.clip, 0, &error), MCSA_OK);
+    assert_true(used_by(j, &before, 0) > 1); /* of another step */
+    rival_choice_free(&before);
+    release(j);
+}
+
 static void rows_without_the_residual_are_refused(void **state)
 {
     (void)state;
@@ -249,13 +318,13 @@ static void rows_without_the_residual_are_refused(void **state)
         assert_true(used_by(j, rival_run_choice(j->c.rival), 0) > 1);
         release(j);
     }
-    judged *j = judge(bench_mc_sparse, BENCH_BOTH);
-    mcsa_error error = { "" };
-    rival_choice choice;
-    assert_int_equal(bench_choice_of(&choice, j->c.ours, 1, &j->arena.clip, &error), MCSA_OK);
-    assert_true(used_by(j, &choice, 1) > 1);
-    rival_choice_free(&choice);
-    release(j);
+    for (int tail = MCSA_TAIL_MEANS; tail <= MCSA_TAIL_OFF; tail++) {
+        judged *j = judge_with(bench_mc_sparse, BENCH_BOTH, (mcsa_tail)tail);
+        rival_choice choice = choice_of(j, 1);
+        assert_true(used_by(j, &choice, 1) > 1);
+        rival_choice_free(&choice);
+        release(j);
+    }
 }
 
 static void a_nan_or_a_row_of_zeros_is_refused(void **state)
@@ -307,6 +376,7 @@ int main(void)
         cmocka_unit_test(an_unknown_method_is_refused),
         cmocka_unit_test(another_choice_is_refused),
         cmocka_unit_test(a_tail_of_another_weight_value_or_slope_is_refused),
+        cmocka_unit_test(other_means_are_refused),
         cmocka_unit_test(rows_without_the_residual_are_refused),
         cmocka_unit_test(a_nan_or_a_row_of_zeros_is_refused),
         cmocka_unit_test(steps_of_a_clip_drift),
