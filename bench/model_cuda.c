@@ -1,5 +1,6 @@
 /* model_cuda.c - seconds of a dense, an anchor and a reuse step of a model on a GPU by stage, what the model and its
- * run hold, and what a schedule of 50 steps then costs.  Both branches of guidance, shared.
+ * run hold, and what a schedule of 50 steps then costs.  Both branches of guidance, shared.  Grouping is of queries, and
+ * of keys too with means.
  *
  * With a shape instead of a directory the weights are random and made on the GPU: what a step costs does not depend on
  * them.  Steps are seconds long, so the ones that the gates of step.h run are the only warm-up. */

@@ -46,7 +46,7 @@ typedef struct attention_cost {
                                 many; the means of mc-sparse are in the two above */
     double density_run;      /* executed and tail over all calls */
     double attention_s;      /* self- and cross-attention; the stages below are parts of it */
-    double dense_s, grouping_s, selection_s,
+    double dense_s, grouping_s, selection_s, /* grouping_s: of queries, and of keys for means */
         sparse_s;                            /* selection_s: all that another method does to choose */
     int64_t selection_bytes, residual_bytes; /* 0 for other methods, which do not tell them apart */
     int64_t held_bytes;                      /* between steps */

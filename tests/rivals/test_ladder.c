@@ -126,6 +126,7 @@ static mcsa_run *mc_sparse(const rival_config *config)
 {
     mcsa_config apart = config->attention;
     apart.sharing = MCSA_BRANCHES_APART;
+    apart.tail = MCSA_TAIL_OFF;
     return test_run(&apart);
 }
 

@@ -180,6 +180,7 @@ static void held_bytes_are_those_of_mc_sparse(void **state)
     config.residual = 1;
     config.attention.branches = 2;
     config.attention.sharing = MCSA_BRANCHES_APART;
+    config.attention.tail = MCSA_TAIL_OFF;
     rival_run *run = fixture_open(&config);
     mcsa_run *mc = test_run(&config.attention);
     for (int branch = 0; branch < 2; branch++) {
