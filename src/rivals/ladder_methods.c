@@ -1,4 +1,4 @@
-/* ladder_methods.c - the rungs of table 3.  With the residual, bsa+group is MC-Sparse with the branches apart and no tail. */
+/* ladder_methods.c - the rungs of table 3.  With the residual, bsa+group is MC-Sparse with branches apart, no tail. */
 #include "ladder.h"
 
 static mcsa_status open_reuse(void **state, const rival_setup *setup, mcsa_error *error)
