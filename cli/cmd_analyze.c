@@ -5,7 +5,7 @@
 #include "analyze_clip.h"
 #include "analyze_report.h"
 #include "capture_pick.h"
-#include "choices.h"
+#include "clip_options.h"
 #include "command.h"
 #include "interrupt.h"
 #include "processor.h"
@@ -50,15 +50,9 @@ static const option table[] = {
               "--negative-context are those of `mcsa generate`" },
     { .name = "prompt", .kind = OPTION_TEXT, FIELD(prompt), .value = "TEXT",
       .help = "its caption; default \"a red star orbits over a blue checker background\"" },
-    { .name = "frames", .kind = OPTION_INT, FIELD(frames), .value = "N",
-      .fallback = "16", .min = 1, .max = 4096, .help = "its frames" },
-    { .name = "height", .kind = OPTION_INT, FIELD(height), .value = "N",
-      .fallback = "64", .min = 1, .max = 4096, .help = "its height" },
-    { .name = "width", .kind = OPTION_INT, FIELD(width), .value = "N",
-      .fallback = "64", .min = 1, .max = 4096, .help = "its width" },
+    CLIP_SIZE_OPTIONS(settings),
     { .name = "seed", .kind = OPTION_SEED, FIELD(seed), .value = "N", .fallback = "0", .help = "of its noise" },
-    { .name = "guidance", .kind = OPTION_REAL, FIELD(guidance), .value = "X",
-      .fallback = "3", .min = 0, .max = 100, .help = "1 turns guidance off" },
+    GUIDANCE_OPTION(settings),
     { .name = "context", .kind = OPTION_TEXT, FIELD(context), .value = "FILE",
       .help = "instead of --prompt, a .safetensors file with the tensor \"context\"" },
     { .name = "negative-context", .kind = OPTION_TEXT, FIELD(negative_context), .value = "FILE",
@@ -93,14 +87,7 @@ static const option table[] = {
               "cheapest that keeps to it" },
 
     { .name = "Machine", .kind = OPTION_HEADING },
-    { .name = "threads", .kind = OPTION_INT, FIELD(threads), .value = "N", .min = 1, .max = 4096,
-      .help = "default: all cores, or what OMP_NUM_THREADS says" },
-    { .name = "isa", .kind = OPTION_CHOICE, FIELD(isa), .choices = choices_isa, .fallback = "auto",
-      .help = "highest instruction set that attention may use" },
-    { .name = "backend", .kind = OPTION_CHOICE, FIELD(backend), .choices = choices_backend, .fallback = "cpu",
-      .help = "where to compute; cuda is the first GPU" },
-    { .name = "precision", .kind = OPTION_CHOICE, FIELD(precision), .choices = choices_precision,
-      .fallback = "auto", .help = "arithmetic of the model" },
+    MACHINE_OPTIONS(settings),
 
     { .name = "Results", .kind = OPTION_HEADING },
     { .name = "report", .kind = OPTION_TEXT, FIELD(report), .value = "FILE",

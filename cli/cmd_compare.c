@@ -4,6 +4,7 @@
  * For each seed and caption the dense clip is made once, then each run, so that what is divided in a speed-up
  * was measured minutes apart at most.  The report is rewritten after each clip: Ctrl-C loses one clip, and
  * the next call goes on from there. */
+#include "clip_options.h"
 #include "command.h"
 #include "comparison_table.h"
 #include "dit/generate.h"
@@ -59,37 +60,11 @@ static const option table[] = {
       .help = "of the noise; every caption is made with each" },
 
     { .name = "Sampling", .kind = OPTION_HEADING },
-    { .name = "frames", .kind = OPTION_INT, FIELD(frames), .value = "N",
-      .fallback = "16", .min = 1, .max = 4096,
-      .help = "frames of a clip" },
-    { .name = "height", .kind = OPTION_INT, FIELD(height), .value = "N",
-      .fallback = "64", .min = 1, .max = 4096,
-      .help = "its height; the model's patch must divide it" },
-    { .name = "width", .kind = OPTION_INT, FIELD(width), .value = "N",
-      .fallback = "64", .min = 1, .max = 4096,
-      .help = "its width, likewise" },
-    { .name = "steps", .kind = OPTION_INT, FIELD(steps), .value = "N",
-      .fallback = "40", .min = 1, .max = 1000,
-      .help = "denoising steps" },
-    { .name = "guidance", .kind = OPTION_REAL, FIELD(guidance), .value = "X",
-      .fallback = "3", .min = 0, .max = 100,
-      .help = "how strongly to follow the caption; 1 turns guidance off" },
-    { .name = "sampler", .kind = OPTION_CHOICE, FIELD(sampler), .choices = choices_sampler,
-      .fallback = "euler",
-      .help = "flow-matching integrator" },
-    { .name = "shift", .kind = OPTION_REAL, FIELD(shift), .value = "X", .min = 0, .max = 100, .above_min = 1,
-      .help = "of the noise schedule towards high noise; the default is the model's" },
+    CLIP_SIZE_OPTIONS(settings),
+    SAMPLING_OPTIONS(settings),
 
     { .name = "Machine", .kind = OPTION_HEADING },
-    { .name = "threads", .kind = OPTION_INT, FIELD(threads), .value = "N", .min = 1, .max = 4096,
-      .help = "default: all cores, or what OMP_NUM_THREADS says" },
-    { .name = "isa", .kind = OPTION_CHOICE, FIELD(isa), .choices = choices_isa, .fallback = "auto",
-      .help = "highest instruction set that attention may use" },
-    { .name = "backend", .kind = OPTION_CHOICE, FIELD(backend), .choices = choices_backend, .fallback = "cpu",
-      .help = "where to compute; cuda is the first GPU, in BF16" },
-    { .name = "precision", .kind = OPTION_CHOICE, FIELD(precision), .choices = choices_precision,
-      .fallback = "auto",
-      .help = "arithmetic of linear layers and attention; auto follows the weights" },
+    MACHINE_OPTIONS(settings),
 
     { .name = "Results", .kind = OPTION_HEADING },
     { .name = "report", .kind = OPTION_TEXT, FIELD(report), .value = "FILE",

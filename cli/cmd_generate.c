@@ -4,6 +4,7 @@
  * writes every file.  Nothing but captured calls is written before all clips are made, so Ctrl-C leaves no
  * other file at all. */
 #include "attention.h"
+#include "clip_options.h"
 #include "command.h"
 #include "dit/generate.h"
 #include "interrupt.h"
@@ -49,47 +50,18 @@ static const option table[] = {
     { .name = "negative-context", .kind = OPTION_TEXT, FIELD(negative_context), .value = "FILE",
       .help = "the same for the unconditional branch of guidance; needed with --context unless --guidance "
               "is 1" },
-    { .name = "frames", .kind = OPTION_INT, FIELD(frames), .value = "N",
-      .fallback = "16", .min = 1, .max = 4096,
-      .help = "frames of what the transformer denoises: pictures for tiny-t2v, which works on pixels, "
-              "latent frames for a model with a VAE" },
-    { .name = "height", .kind = OPTION_INT, FIELD(height), .value = "N",
-      .fallback = "64", .min = 1, .max = 4096,
-      .help = "its height, in pixels or latent rows; the model's patch must divide it" },
-    { .name = "width", .kind = OPTION_INT, FIELD(width), .value = "N",
-      .fallback = "64", .min = 1, .max = 4096,
-      .help = "its width, likewise" },
+    CLIP_SIZE_OPTIONS(settings),
     { .name = "seed", .kind = OPTION_SEED, FIELD(seed), .value = "N", .fallback = "0",
       .help = "of the noise; the same seed gives the same noise on every machine" },
 
     { .name = "Sampling", .kind = OPTION_HEADING },
-    { .name = "steps", .kind = OPTION_INT, FIELD(steps), .value = "N",
-      .fallback = "40", .min = 1, .max = 1000,
-      .help = "denoising steps" },
-    { .name = "guidance", .kind = OPTION_REAL, FIELD(guidance), .value = "X",
-      .fallback = "3", .min = 0, .max = 100,
-      .help = "how strongly to follow the caption; 1 turns guidance off and halves the work" },
-    { .name = "sampler", .kind = OPTION_CHOICE, FIELD(sampler), .choices = choices_sampler,
-      .fallback = "euler",
-      .help = "flow-matching integrator" },
-    { .name = "shift", .kind = OPTION_REAL, FIELD(shift), .value = "X", .min = 0, .max = 100, .above_min = 1,
-      .help = "of the noise schedule towards high noise; the default is in the model's "
-              "scheduler_config.json, or 3" },
+    SAMPLING_OPTIONS(settings),
 
     { .name = "Attention", .kind = OPTION_HEADING },
     ATTENTION_OPTIONS(settings, attention),
 
     { .name = "Machine", .kind = OPTION_HEADING },
-    { .name = "threads", .kind = OPTION_INT, FIELD(threads), .value = "N", .min = 1, .max = 4096,
-      .help = "default: all cores, or what OMP_NUM_THREADS says" },
-    { .name = "isa", .kind = OPTION_CHOICE, FIELD(isa), .choices = choices_isa, .fallback = "auto",
-      .help = "highest instruction set that attention may use" },
-    { .name = "backend", .kind = OPTION_CHOICE, FIELD(backend), .choices = choices_backend, .fallback = "cpu",
-      .help = "where to compute; cuda is the first GPU, in BF16. `mcsa info` says what is there" },
-    { .name = "precision", .kind = OPTION_CHOICE, FIELD(precision), .choices = choices_precision,
-      .fallback = "auto",
-      .help = "arithmetic of linear layers and attention; auto follows the weights, F32 on machines "
-              "without BF16" },
+    MACHINE_OPTIONS(settings),
 
     { .name = "Results", .kind = OPTION_HEADING },
     { .name = "out", .kind = OPTION_TEXTS, FIELD(out), .value = "FILE",
