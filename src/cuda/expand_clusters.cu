@@ -106,11 +106,10 @@ static __global__ void __launch_bounds__(CLUSTERS_WARPS * 32) clusters_kernel(co
 
 static __global__ void clusters_bias_kernel(const clusters_job job, float scale)
 {
-    const int p = blockIdx.x * blockDim.x + threadIdx.x;
-    if (p > job.P) return;
-    const int32_t *first = job.first + (int64_t)blockIdx.y * (job.P + 1) + p;
-    const float size = p < job.P ? (float)(first[1] - first[0]) : 0;
-    job.to.bias[(int64_t)blockIdx.y * (job.P + 1) + p] = size > 0 ? logf(size) / scale : -CUDART_INF_F;
+    const int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, all = (int64_t)job.H * (job.P + 1);
+    if (i >= all) return;
+    const float size = i % (job.P + 1) < job.P ? (float)(job.first[i + 1] - job.first[i]) : 0;
+    job.to.bias[i] = size > 0 ? logf(size) / scale : -CUDART_INF_F;
 }
 
 cudaError_t mcsa_cuda_expand_clusters(const mcsa_selection *selection, float scale, const mcsa_cuda_lists *lists,
@@ -118,8 +117,8 @@ cudaError_t mcsa_cuda_expand_clusters(const mcsa_selection *selection, float sca
 {
     const clusters_job job = { selection->kept, selection->members, selection->first, *lists,      selection->words,
                                selection->H,    selection->N,       selection->P,     selection->G };
-    const int64_t warps = (int64_t)job.H * job.G;
-    clusters_bias_kernel<<<dim3((unsigned)(job.P / 256 + 1), (unsigned)job.H), 256, 0, stream>>>(job, scale);
+    const int64_t warps = (int64_t)job.H * job.G, biases = (int64_t)job.H * (job.P + 1);
+    clusters_bias_kernel<<<(unsigned)((biases + 255) / 256), 256, 0, stream>>>(job, scale);
     clusters_kernel<<<(unsigned)((warps + CLUSTERS_WARPS - 1) / CLUSTERS_WARPS), CLUSTERS_WARPS * 32, 0, stream>>>(job);
     return cudaGetLastError();
 }

@@ -83,7 +83,8 @@ static __device__ __forceinline__ void tokens_read(tokens_rows<ROWS> *rows, cons
     }
 }
 
-/* This thread's chunk of a row.  `means` is read when KIND is mixed. */
+/* This thread's chunk of a row.  `means` is read when KIND is mixed.  Numbers of means fit 32 bits: 2^32 of them would
+ * be half a terabyte. */
 template <int KIND, int D>
 static __device__ __forceinline__ const char *tokens_at(const tokens_source &source, const tokens_means *means, int row)
 {

@@ -300,6 +300,7 @@ static void time_all(void)
     for (int i = 0; i < 2; i++) {
         int N = sizes[i];
         time_case({ DENSE, MCSA_BF16, 128, 40, N, N, VIEW_HND, FILL_NORMAL }, i ? 5 : 15);
+        time_case({ ADD, MCSA_BF16, 128, 40, N, N * 10 / 100, VIEW_HND, FILL_NORMAL, PATTERN_RANDOM }, 15);
         time_case({ ADD, MCSA_BF16, 128, 40, N, N * 15 / 100, VIEW_HND, FILL_NORMAL, PATTERN_RUN }, 15);
         time_case({ ADD, MCSA_BF16, 128, 40, N, N * 15 / 100, VIEW_HND, FILL_NORMAL, PATTERN_RANDOM }, 15);
         time_case({ ADD, MCSA_BF16, 128, 40, N, N * 25 / 100, VIEW_HND, FILL_NORMAL, PATTERN_RANDOM }, 9);
