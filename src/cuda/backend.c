@@ -180,6 +180,16 @@ static void group(void *state, const mcsa_qkv *x, mcsa_selection *selection)
     leave(cuda, before);
 }
 
+static void cluster(void *state, const mcsa_qkv *x, mcsa_selection *selection)
+{
+    mcsa_cuda *cuda = state;
+    tidy_call call;
+    int before = enter(cuda);
+    if (cuda->failed == MCSA_OK)
+        fail(cuda, "clustering", mcsa_cuda_cluster(tidy(&call, x), selection, cuda->scratch.data, cuda->stream));
+    leave(cuda, before);
+}
+
 static void select_keys(void *state, const mcsa_qkv *x, const float *lse, mcsa_selection *selection)
 {
     mcsa_cuda *cuda = state;
@@ -242,6 +252,7 @@ const mcsa_backend mcsa_backend_cuda = {
     .residual_bytes = residual_bytes,
     .attend_dense = attend_dense,
     .group = group,
+    .cluster = cluster,
     .select = select_keys,
     .attend_tokens = attend_tokens,
     .outcome = outcome,

@@ -1,15 +1,17 @@
 /* backend_test.c - whole runs on the GPU against the same runs on the CPU's scalar path, through the public API:
- * dense, anchor and reuse steps, two branches that share groups and kept keys.
+ * dense, anchor and reuse steps, two branches that share groups and kept keys, with and without means of clusters.
  *
- * Groups and kept keys may differ where projections or masses nearly tie, so the CPU run is given those that the GPU
- * chose (group_test and select_test judge the choice itself); then all outputs must agree within the sum of both
- * bounds.  With S and D the bounds of a sparse and a dense row and u the unit of the dtype, a reuse step may be off by
+ * Groups, clusters and what is kept may differ where projections, distances or masses nearly tie, so the CPU run is
+ * given those that the GPU chose (group_test, cluster_test and select_test judge the choice itself); then all outputs
+ * must agree within the sum of both bounds.  With S and D the bounds of a sparse and a dense row and u the unit of the
+ * dtype, a reuse step may be off by
  *
  *     S(t) + [ D(anchor) + u |o| + S(anchor) + 2^-8 |r| ] + u |out|          r = o - sparse, cached in bf16
  *
  * on each side.  A bound on the worst element hides a wrong key among hundreds, so relative L2 has a ceiling too: the
- * roundings of the weights, of r and of out are independent, each at most u / sqrt(3) of its term in the mean, and
- * four of them stay below 2 u; one wrong key of 250 moves a row by 6 %. */
+ * roundings of out, of o and of r, and of the weights of out, of o and of the anchor's sparse rows, are independent,
+ * and each is at most u / sqrt(3) of its term in the mean, that of r 2^-8 / sqrt(3).  Twelve of them, six on each side,
+ * stay below 2 of the largest u |out|, u |o| and 2^-8 |r|; one wrong key of 250 moves a row by 6 %. */
 #include "check.h"
 #include "core/cache.h"
 
@@ -18,14 +20,21 @@ enum { STEPS = 7, BRANCHES = 2, HEADS = 2, TOKENS = 1000 /* seven groups of 128 
 static const char schedule[] = "list:1,4";
 
 /* What the GPU chose last, for the CPU. */
-static int32_t *chosen_order;
-static uint64_t *chosen_kept;
+static mcsa_selection chosen;
 
 static void group_as_gpu(void *state, const mcsa_qkv *x, mcsa_selection *s)
 {
     (void)state;
     (void)x;
-    memcpy(s->order, chosen_order, sizeof *s->order * (size_t)s->H * (size_t)s->N);
+    memcpy(s->order, chosen.order, sizeof *s->order * (size_t)s->H * (size_t)s->N);
+}
+
+static void cluster_as_gpu(void *state, const mcsa_qkv *x, mcsa_selection *s)
+{
+    (void)state;
+    (void)x;
+    memcpy(s->members, chosen.members, sizeof *s->members * (size_t)s->H * (size_t)s->N);
+    memcpy(s->first, chosen.first, sizeof *s->first * (size_t)s->H * ((size_t)s->P + 1));
 }
 
 static void select_as_gpu(void *state, const mcsa_qkv *x, const float *lse, mcsa_selection *s)
@@ -33,7 +42,7 @@ static void select_as_gpu(void *state, const mcsa_qkv *x, const float *lse, mcsa
     (void)state;
     (void)x;
     (void)lse;
-    memcpy(s->kept, chosen_kept, sizeof *s->kept * (size_t)s->H * (size_t)s->G * (size_t)s->words);
+    memcpy(s->kept, chosen.kept, sizeof *s->kept * (size_t)s->H * (size_t)s->G * (size_t)s->words);
 }
 
 static mcsa_run *open_run(mcsa_config *config)
@@ -45,40 +54,81 @@ static mcsa_run *open_run(mcsa_config *config)
     return run;
 }
 
-/* Downloads the choice of branch 0: a permutation, and K keys for each group. */
+static void free_choice(void)
+{
+    free(chosen.order);
+    free(chosen.members);
+    free(chosen.first);
+    free(chosen.kept);
+    chosen = (mcsa_selection){ 0 };
+}
+
+static void *download(const void *device, size_t bytes)
+{
+    void *host = check_alloc(bytes);
+    CHECK_CUDA(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
+    return host;
+}
+
+static void check_permutation(const int32_t *list, int N, const char *what, int h)
+{
+    unsigned char *seen = check_alloc((size_t)N);
+    int64_t wrong = 0;
+    memset(seen, 0, (size_t)N);
+    for (int i = 0; i < N; i++)
+        if (list[i] < 0 || list[i] >= N || seen[list[i]]++) wrong++;
+    CHECK_TRUE(wrong == 0, "%s of head %d are no permutation in %lld places", what, h, (long long)wrong);
+    free(seen);
+}
+
+static void check_clusters(const mcsa_selection *s, int h)
+{
+    const int32_t *first = s->first + (int64_t)h * (s->P + 1), *members = s->members + (int64_t)h * s->N;
+    int64_t wrong = 0;
+    check_permutation(members, s->N, "members", h);
+    for (int p = 0; p < s->P; p++) wrong += first[p] < 0 || first[p] > first[p + 1] || first[p + 1] > s->N;
+    CHECK_TRUE(first[0] == 0 && first[s->P] == s->N && wrong == 0, "clusters of head %d end wrongly %lld times", h,
+               (long long)wrong);
+    for (int p = 0; wrong == 0 && p < s->P; p++)
+        for (int i = first[p] + 1; i < first[p + 1]; i++) wrong += members[i - 1] >= members[i];
+    CHECK_TRUE(wrong == 0, "members of head %d do not ascend in %lld places", h, (long long)wrong);
+}
+
+/* Rows that a group attends to: K keys, or at most K keys and means. */
+static void check_kept(const mcsa_selection *s, int h, int g)
+{
+    const uint64_t *bits = s->kept + ((int64_t)h * s->G + g) * s->words;
+    int rows = 0, beyond = 0, end = s->P ? s->P : s->N;
+    for (int j = 0; j < s->words * 64; j++) {
+        int bit = (int)(bits[j / 64] >> (j % 64) & 1);
+        beyond += bit && j >= end;
+        if (s->P && j < end) {
+            const int32_t *first = s->first + (int64_t)h * (s->P + 1) + j;
+            int size = first[1] - first[0];
+            rows += bit ? size : size > 0;
+        } else
+            rows += bit;
+    }
+    CHECK_TRUE((s->P ? rows <= s->K : rows == s->K) && beyond == 0,
+               "group %d of head %d has %d rows, and %d bits too far; K is %d", g, h, rows, beyond, s->K);
+}
+
+/* Downloads the choice of branch 0 and checks that it is one. */
 static void take_choice(mcsa_run *run)
 {
     const mcsa_selection *s = &mcsa_cache_plan(run, 0, 0)->own;
-    size_t order = sizeof *s->order * (size_t)s->H * (size_t)s->N;
-    size_t kept = sizeof *s->kept * (size_t)s->H * (size_t)s->G * (size_t)s->words;
-    free(chosen_order);
-    free(chosen_kept);
-    chosen_order = check_alloc(order);
-    chosen_kept = check_alloc(kept);
+    size_t tokens = (size_t)s->H * (size_t)s->N;
+    free_choice();
     CHECK_CUDA(cudaDeviceSynchronize());
-    CHECK_CUDA(cudaMemcpy(chosen_order, s->order, order, cudaMemcpyDeviceToHost));
-    CHECK_CUDA(cudaMemcpy(chosen_kept, s->kept, kept, cudaMemcpyDeviceToHost));
+    chosen = *s;
+    chosen.order = download(s->order, sizeof *s->order * tokens);
+    chosen.members = s->P ? download(s->members, sizeof *s->members * tokens) : NULL;
+    chosen.first = s->P ? download(s->first, sizeof *s->first * (size_t)s->H * ((size_t)s->P + 1)) : NULL;
+    chosen.kept = download(s->kept, sizeof *s->kept * (size_t)s->H * (size_t)s->G * (size_t)s->words);
     for (int h = 0; h < s->H; h++) {
-        unsigned char *seen = check_alloc((size_t)s->N);
-        int64_t wrong = 0;
-        memset(seen, 0, (size_t)s->N);
-        for (int i = 0; i < s->N; i++) {
-            int32_t n = chosen_order[(int64_t)h * s->N + i];
-            if (n < 0 || n >= s->N || seen[n]++) wrong++;
-        }
-        CHECK_TRUE(wrong == 0, "order of head %d is no permutation in %lld places", h, (long long)wrong);
-        free(seen);
-        for (int g = 0; g < s->G; g++) {
-            const uint64_t *bits = chosen_kept + ((int64_t)h * s->G + g) * s->words;
-            int count = 0, beyond = 0;
-            for (int64_t j = 0; j < s->words * 64; j++) {
-                int bit = (int)(bits[j / 64] >> (j % 64) & 1);
-                count += bit;
-                beyond += bit && j >= s->N;
-            }
-            CHECK_TRUE(count == s->K && beyond == 0, "group %d of head %d keeps %d keys, %d of them beyond N; K is %d",
-                       g, h, count, beyond, s->K);
-        }
+        check_permutation(chosen.order + (int64_t)h * s->N, s->N, "queries", h);
+        if (s->P) check_clusters(&chosen, h);
+        for (int g = 0; g < s->G; g++) check_kept(&chosen, h, g);
     }
     if (check_failures) exit(1); /* the CPU must not read such a choice */
 }
@@ -90,12 +140,13 @@ static double norm(const mcsa_tensor *t, int h, int64_t n)
     return sqrt(sum);
 }
 
-/* Bounds of a call's rows, all alike: scale |q| |k| bounds every sum of magnitudes. */
+/* Bounds of a call's rows, all alike: scale |q| |k| bounds every sum of magnitudes.  A mean is no longer than the
+ * longest key, but for its rounding, and its score starts from the log of at most N keys. */
 typedef struct call_bounds {
     double dense, sparse;
 } call_bounds;
 
-static call_bounds bounds_of(const check_call *c, int K)
+static call_bounds bounds_of(const check_call *c, int K, int P)
 {
     double most_q = 0, most_k = 0, most_v = 0;
     for (int h = 0; h < c->H; h++) {
@@ -109,7 +160,9 @@ static call_bounds bounds_of(const check_call *c, int K)
     call_bounds b;
     check_bounds(&row, (double)c->x.scale * most_q * most_k, c->M, c->D, most_v, c->dtype, 0);
     b.dense = row.out_bound;
-    check_bounds(&row, (double)c->x.scale * most_q * most_k, K, c->D, most_v, c->dtype, 0);
+    double most = (double)c->x.scale * most_q * most_k, u = check_unit(c->dtype);
+    if (P) most = most * (1 + u) + log((double)c->N);
+    check_bounds(&row, most, K, c->D, P ? most_v * (1 + u) : most_v, c->dtype, 0);
     b.sparse = row.out_bound;
     return b;
 }
@@ -118,8 +171,8 @@ static void check_both(const check_worst *w, double ceiling, const char *what, i
                        const check_call *c)
 {
     double l2 = sqrt(w->squared_error / w->squared_reference);
-    check_report(w, "%-6s step %d branch %d, %s D = %d, GPU against CPU", what, step, branch,
-                 c->dtype == MCSA_BF16 ? "bf16" : "f16", c->D);
+    check_report(w, "%-6s step %d branch %d, %s D = %d, %s, GPU against CPU", what, step, branch,
+                 c->dtype == MCSA_BF16 ? "bf16" : "f16", c->D, chosen.P ? "means" : "keys");
     CHECK_TRUE(l2 <= ceiling, "relative L2 %.2e is above %.2e", l2, ceiling);
 }
 
@@ -135,8 +188,9 @@ static void compare(mcsa_run *cpu, int step, int branch, const check_call *c, co
     const mcsa_selection *s = &mcsa_cache_plan(cpu, 0, 0)->own;
     int action = mcsa_run_action(cpu, (mcsa_site){ step, 0, branch }), K = s->K;
     double u = check_unit(c->dtype), tiny = 0x1p-25;
-    call_bounds bounds = bounds_of(c, K > 0 ? K : 1);
+    call_bounds bounds = bounds_of(c, K > 0 ? K : 1, s->P);
     check_worst w = { 0 };
+    double out2 = 0, o2 = 0, r2 = 0; /* squares of what was rounded, in units of the last place */
     for (int h = 0; h < c->H; h++)
         for (int i = 0; i < c->N; i++) {
             int64_t slot = (int64_t)h * c->N + i;
@@ -144,18 +198,23 @@ static void compare(mcsa_run *cpu, int step, int branch, const check_call *c, co
             for (int d = 0; d < c->D; d++) {
                 double cpu_x = check_get(cpu_out, h, n, d), bound = bounds.dense;
                 if (action == MCSA_REUSE) {
-                    const uint16_t *r = plan->residual.data;
-                    double o = (double)check_float(a->out[((int64_t)h * c->N + n) * c->D + d], c->dtype);
-                    double missed = a->bounds.dense + u * (fabs(o) + a->bounds.dense) + a->bounds.sparse;
-                    if (r) missed += 0x1p-8 * (fabs((double)mcsa_from_bf16(r[slot * c->D + d])) + missed);
-                    bound = bounds.sparse + (r ? missed : 0);
+                    bound = bounds.sparse;
+                    if (plan->residual.data) {
+                        double o = (double)check_float(a->out[((int64_t)h * c->N + n) * c->D + d], c->dtype);
+                        double r = (double)mcsa_from_bf16(((uint16_t *)plan->residual.data)[slot * c->D + d]);
+                        double missed = a->bounds.dense + u * (fabs(o) + a->bounds.dense) + a->bounds.sparse;
+                        bound += missed + 0x1p-8 * (fabs(r) + missed);
+                        o2 += u * u * o * o;
+                        r2 += 0x1p-16 * r * r;
+                    }
                 }
+                out2 += u * u * cpu_x * cpu_x;
                 bound += u * (fabs(cpu_x) + bound) + tiny;
                 check_judge(&w, check_get(&c->out.host, h, n, d), cpu_x, 2 * bound, h, n, d);
             }
         }
     static const char *const names[] = { "dense", "anchor", "reuse" };
-    check_both(&w, 2 * (action == MCSA_REUSE ? 0x1p-8 : u), names[action], step, branch, c);
+    check_both(&w, 2 * u * sqrt(fmax(fmax(out2, o2), r2) / out2), names[action], step, branch, c);
     if (action != MCSA_ANCHOR) return;
     a->bounds = bounds;
     for (int h = 0; h < c->H; h++)
@@ -178,10 +237,11 @@ static void sample_dense(const check_call *c, uint64_t seed)
     check_report(&w, "dense  %s D = %d, 32 rows against double", c->dtype == MCSA_BF16 ? "bf16" : "f16", c->D);
 }
 
-static void whole_run(mcsa_dtype dtype, int D, check_layout layout, mcsa_residual residual)
+static void whole_run(mcsa_dtype dtype, int D, check_layout layout, mcsa_residual residual, mcsa_tail tail)
 {
     mcsa_config config = { .steps = STEPS, .layers = 1, .branches = BRANCHES, .schedule = schedule, .density = 0.25f };
     config.residual = residual;
+    config.tail = tail;
     config.device = MCSA_DEVICE_CUDA;
     mcsa_run *gpu = open_run(&config);
     config.device = MCSA_DEVICE_CPU;
@@ -189,6 +249,7 @@ static void whole_run(mcsa_dtype dtype, int D, check_layout layout, mcsa_residua
     mcsa_run *cpu = open_run(&config);
     mcsa_backend given = *cpu->backend;
     given.group = group_as_gpu;
+    given.cluster = cluster_as_gpu;
     given.attend_select = NULL;
     given.select = select_as_gpu;
     cpu->backend = &given;
@@ -268,13 +329,16 @@ int main(void)
     CHECK_TRUE(mcsa_gpu_read(&gpu, 0) == MCSA_OK, "%s", gpu.missing);
     printf("%s, %d multiprocessors, %.1f GB, driver for CUDA %d.%d\n", gpu.name, gpu.multiprocessors,
            (double)gpu.memory_bytes * 1e-9, gpu.driver / 1000, gpu.driver % 1000 / 10);
-    whole_run(MCSA_BF16, 128, CHECK_HND, MCSA_RESIDUAL_BF16);
-    whole_run(MCSA_BF16, 64, CHECK_NHD, MCSA_RESIDUAL_BF16);
-    whole_run(MCSA_F16, 128, CHECK_PADDED, MCSA_RESIDUAL_BF16);
-    whole_run(MCSA_F16, 64, CHECK_HND, MCSA_RESIDUAL_OFF);
+    whole_run(MCSA_BF16, 128, CHECK_HND, MCSA_RESIDUAL_BF16, MCSA_TAIL_OFF);
+    whole_run(MCSA_BF16, 64, CHECK_NHD, MCSA_RESIDUAL_BF16, MCSA_TAIL_OFF);
+    whole_run(MCSA_F16, 128, CHECK_PADDED, MCSA_RESIDUAL_BF16, MCSA_TAIL_OFF);
+    whole_run(MCSA_F16, 64, CHECK_HND, MCSA_RESIDUAL_OFF, MCSA_TAIL_OFF);
+    whole_run(MCSA_BF16, 128, CHECK_HND, MCSA_RESIDUAL_BF16, MCSA_TAIL_MEANS);
+    whole_run(MCSA_BF16, 64, CHECK_NHD, MCSA_RESIDUAL_BF16, MCSA_TAIL_MEANS);
+    whole_run(MCSA_F16, 128, CHECK_PADDED, MCSA_RESIDUAL_BF16, MCSA_TAIL_MEANS);
+    whole_run(MCSA_F16, 64, CHECK_HND, MCSA_RESIDUAL_OFF, MCSA_TAIL_MEANS);
     cross_attention(MCSA_BF16, 128);
     cross_attention(MCSA_F16, 64);
-    free(chosen_order);
-    free(chosen_kept);
+    free_choice();
     return check_done("backend_test");
 }
