@@ -88,7 +88,7 @@ def print_methods(made, costs, densities, given):
 
 
 def print_gaps(made, costs, densities):
-    ours = [(costs.of(name, d, clips[0]), mean(clips, "psnr_db"), f"{name.removeprefix('mc-sparse')}, s = {d:.2f}")
+    ours = [(costs.of(name, d, clips[0]), mean(clips, "psnr_db"), f"{name.removeprefix('mc-sparse').strip()}, s = {d:.2f}")
             for (name, d), clips in made.items() if name.startswith("mc-sparse") and "shared" in name]
     ours = [row for row in ours if row[0] is not None]
     print("| against | s | its dB | its attention | MC-Sparse that takes no longer | dB | attention | gap dB |\n"
