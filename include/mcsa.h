@@ -89,7 +89,7 @@ typedef enum mcsa_residual {
 
 /* What stands for the keys that a group does not keep. */
 typedef enum mcsa_tail {
-    MCSA_TAIL_DEFAULT = 0, /* off */
+    MCSA_TAIL_DEFAULT = 0, /* means */
     MCSA_TAIL_MEANS, /* keys are kept by clusters; a cluster that is not kept is one row, its mean key and value today */
     MCSA_TAIL_OFF    /* nothing, as in the paper: keys are kept one by one */
 } mcsa_tail;

@@ -42,7 +42,7 @@ static mcsa_status resolve_config(mcsa_config *c, mcsa_error *error)
     if (c->threads == 0) c->threads = omp_get_max_threads();
     if (!c->schedule) c->schedule = "ramp";
     if (c->residual == MCSA_RESIDUAL_DEFAULT) c->residual = MCSA_RESIDUAL_BF16;
-    if (c->tail == MCSA_TAIL_DEFAULT) c->tail = MCSA_TAIL_OFF;
+    if (c->tail == MCSA_TAIL_DEFAULT) c->tail = MCSA_TAIL_MEANS;
     if (c->sharing == MCSA_BRANCHES_DEFAULT) c->sharing = c->branches == 2 ? MCSA_BRANCHES_SHARED : MCSA_BRANCHES_APART;
     TRY(check_range(error, "config.steps", c->steps, 1, 1000000));
     TRY(check_range(error, "config.layers", c->layers, 1, 10000));
@@ -111,8 +111,6 @@ static mcsa_status create(mcsa_run **out, const mcsa_config *config, mcsa_error 
     TRY(resolve_config(&c, error));
     const mcsa_backend *backend;
     TRY(mcsa_backend_find(&backend, c.device, error));
-    if (c.tail == MCSA_TAIL_MEANS && !backend->cluster)
-        return mcsa_fail(error, MCSA_EUNSUPPORTED, "config.tail is means; the %s backend has only off", backend->name);
     mcsa_memory host = mcsa_memory_from(c.device == MCSA_DEVICE_CPU ? &c.allocator : &(mcsa_allocator){ 0 });
     mcsa_block block = { 0 };
     if (mcsa_block_reserve(&host, &block, carve_run(NULL, &c, &actions, &plans)))
