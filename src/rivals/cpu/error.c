@@ -78,7 +78,7 @@ static void score_means(mcsa_tile *tile, const costs *c, int h, int first, int c
     mcsa_rows means = rival_float_rows(c->key + ((int64_t)h * c->keys->P + first) * tile->D, NULL, count, tile->D);
     tile->kernels->stage_keys(&means, tile->staged, tile->keys);
     for (int i = 0; i < tile->count; i += MCSA_STRIP) {
-        int lanes = rival_strip_lanes(tile, i);
+        int lanes = mcsa_strip_lanes(tile, i);
         tile->kernels->scores(tile->keys, rival_strip_queries(tile, i), count, tile->D, lanes, tile->scores);
         for (int k = 0; k < count; k++)
             memcpy(mean_score + ((int64_t)i / MCSA_STRIP * PARTS + k) * MCSA_STRIP, tile->scores + (int64_t)k * lanes,
@@ -121,7 +121,7 @@ static void part_error(mcsa_tile *tile, const costs *c, int h, int k, const floa
     int64_t at = rows - c->keys->order;
     float scale2 = c->x->scale * RIVAL_LOG2_E, squares = c->squares[(int64_t)h * c->keys->P + k];
     for (int i = 0; i < tile->count; i += MCSA_STRIP)
-        begin_part(mean_score + (int64_t)i * PARTS, rival_strip_lanes(tile, i), scale2, &tile->strips[i / MCSA_STRIP],
+        begin_part(mean_score + (int64_t)i * PARTS, mcsa_strip_lanes(tile, i), scale2, &tile->strips[i / MCSA_STRIP],
                    &part[i / MCSA_STRIP]);
     for (int j = 0; j < count; j += MCSA_KEY_BLOCK) {
         int block = count - j < MCSA_KEY_BLOCK ? count - j : MCSA_KEY_BLOCK;
@@ -129,7 +129,7 @@ static void part_error(mcsa_tile *tile, const costs *c, int h, int k, const floa
         kernel->stage_keys(&keys, tile->staged, tile->keys);
         for (int i = 0; i < tile->count; i += MCSA_STRIP) {
             mcsa_strip *strip = &tile->strips[i / MCSA_STRIP];
-            int lanes = rival_strip_lanes(tile, i);
+            int lanes = mcsa_strip_lanes(tile, i);
             kernel->scores(tile->keys, rival_strip_queries(tile, i), block, D, lanes, tile->scores);
             kernel->softmax(tile->scores, block, lanes, scale2, strip, tile->probabilities);
             add_keys((const float *)(const void *)tile->probabilities, c->gap + at + j, c->along + at + j, block, lanes,

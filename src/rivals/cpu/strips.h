@@ -8,14 +8,7 @@
 
 static const float RIVAL_LOG2_E = 0x1.715476p+0f, RIVAL_LN_2 = 0x1.62e430p-1f;
 
-/* Lanes of the strip that begins at query `at`. */
-static inline int rival_strip_lanes(const mcsa_tile *tile, int at)
-{
-    int left = tile->count - at;
-    return left < MCSA_STRIP ? mcsa_lanes(left) : MCSA_STRIP;
-}
-
-/* Its packed queries. */
+/* Packed queries of the strip that begins at query `at`. */
 static inline uint32_t *rival_strip_queries(const mcsa_tile *tile, int at)
 {
     return tile->queries + (int64_t)at * tile->D;

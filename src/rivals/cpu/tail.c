@@ -60,7 +60,7 @@ static void attend(mcsa_tile *tile, const virtual_keys *all, const int32_t *list
         kernel->stage_values(&values, tile->values);
         for (int i = 0; i < tile->count; i += MCSA_STRIP) {
             mcsa_strip *strip = &tile->strips[i / MCSA_STRIP];
-            int lanes = rival_strip_lanes(tile, i);
+            int lanes = mcsa_strip_lanes(tile, i);
             kernel->scores(tile->keys, rival_strip_queries(tile, i), count, D, lanes, tile->scores);
             add_bias(tile->scores, all->bias, list + j, count, lanes);
             kernel->softmax(tile->scores, count, lanes, scale * RIVAL_LOG2_E, strip, tile->probabilities);
@@ -78,7 +78,7 @@ static void finish(mcsa_tile *tile, const float *slope)
     for (int i = 0; i < tile->count; i += MCSA_STRIP) {
         mcsa_strip *strip = &tile->strips[i / MCSA_STRIP];
         float *output = rival_strip_output(tile, i);
-        int lanes = rival_strip_lanes(tile, i), used = tile->count - i < lanes ? tile->count - i : lanes;
+        int lanes = mcsa_strip_lanes(tile, i), used = tile->count - i < lanes ? tile->count - i : lanes;
         for (int l = 0; l < used; l++) tile->lse[i + l] = RIVAL_LN_2 * (strip->max[l] + log2f(strip->sum[l]));
         if (slope) {
             for (int l = 0; l < lanes; l++) strip->alpha[l] = 1 / strip->sum[l];
