@@ -88,9 +88,12 @@ def print_methods(made, costs, densities, given):
 
 
 def print_gaps(made, costs, densities):
-    ours = [(costs.of(name, d, clips[0]), mean(clips, "psnr_db"), f"{name.removeprefix('mc-sparse').strip()}, s = {d:.2f}")
-            for (name, d), clips in made.items() if name.startswith("mc-sparse") and "shared" in name]
-    ours = [row for row in ours if row[0] is not None]
+    ours = []
+    for (name, d), clips in made.items():
+        cost = costs.of(name, d, clips[0]) if name.startswith("mc-sparse") and "shared" in name else None
+        if cost is not None:
+            label = f"{name.removeprefix('mc-sparse').strip()}, s = {d:.2f}"
+            ours.append((cost, mean(clips, "psnr_db"), label))
     print("| against | s | its dB | its attention | MC-Sparse that takes no longer | dB | attention | gap dB |\n"
           "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |")
     for name in sorted({name for name, _ in made if not name.startswith("mc-sparse")}):
