@@ -1,36 +1,41 @@
 /* nearest.cu - the nearest centre of every key: the largest of k . c - |c|^2 / 2, by tensor cores.
  *
- * A block takes 384 keys of a head at a time and streams the centres of the head past them.  Each consumer holds its
- * 128 keys in registers, as the left operand; the accumulator, 64 keys x 128 centres, is reduced where it lies.
+ * A block holds 512 keys of a head at a time in shared memory and streams the centres of the head past them.  The
+ * product is keys x centres, so that a thread has 32 centres of a key side by side, and reduces them where they lie.
  *
  *     producer, one thread        the next keys into the place of each consumer, waits keys_free[c]
- *                                 tile t of 128 centres and their offsets into stage t mod 4, waits free[stage]
- *     consumers, 3 warpgroups     for each tile, for both halves of its keys: multiplies 64 x 128 x D, then the running
- *                                 maximum and its column; nobody orders their turns at the tensor core
+ *                                 tile t of 128 centres and their offsets into stage t mod 3, waits free[stage]
+ *     consumers, 4 warpgroups     for each tile, for both halves of its 128 keys: multiplies 64 x 128 x D, then the
+ *                                 running maximum and its column; nobody orders their turns at the tensor core
  *
- * A thread sees 32 of a tile's centres for two keys, ascending, so that a strictly larger score is all it asks for; the
- * four threads that share a key compare at the end.  A NaN is larger than nothing.  Keys past N are zeros and not
- * stored; centres past P have the offset -infinity. */
+ * At D = 128 a half is 512 clocks of the tensor core.  Comparisons and maxima go through a unit of half the rate of
+ * additions: three of them a score would be 384 clocks of it, five for four scores are 160.  At H = 40, N = 75,600 and 2,700 centres an H200 takes 3.2 ms, and 3.5 with a compare a score.  Three consumers
+ * with their keys in registers take 3.3, two with an accumulator for each half 3.4.
+ *
+ * A thread sees ascending centres, so that a strictly larger score is all it asks for; the four threads that share a
+ * key compare at the end.  A NaN is larger than nothing.  Keys past N are zeros and not stored; centres past P have the
+ * offset -infinity. */
 #include "cluster.cuh"
-#include "group_rows.cuh"
+#include "mbarrier.cuh"
 #include "tma.cuh"
+#include "wgmma.cuh"
 
 namespace
 {
 
 enum {
-    CONSUMERS = 3,
+    CONSUMERS = 4,
     WARPGROUP = 128,
     THREADS = WARPGROUP * (1 + CONSUMERS),
     HALF = 64,
     ROWS = 2 * HALF, /* keys of a consumer */
     KEYS = CONSUMERS * ROWS,
     CENTRES = CLUSTER_BLOCK, /* of a tile */
-    STAGES = 4,
+    STAGES = 3,
     MULTIPROCESSORS = 132, /* of an H200; another number costs speed only */
-    /* A block starts with 128 registers a thread, 65,536 in all: 128 x 24 + 384 x 160 = 64,512. */
+    /* A block starts with 96 registers a thread, 61,440 in all: 128 x 24 + 512 x 112 = 60,416. */
     PRODUCER_REGISTERS = 24,
-    CONSUMER_REGISTERS = 160
+    CONSUMER_REGISTERS = 112
 };
 
 template <int D> struct smem_plan {
@@ -83,27 +88,16 @@ template <int D> __device__ void produce(smem_plan<D> &s, const params &p)
     }
 }
 
-/* A warp's 16 keys of both halves as left operands. */
-template <int D> __device__ __forceinline__ void load_keys(uint32_t (&keys)[2][D / 16][4], uint32_t tile)
-{
-    int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int step = 0; step < D / 16; step++)
-            rows_load(keys[half][step], tile + rows_offset<ROWS>(half * HALF + row, step * 2 + lane / 16));
-}
-
-/* scores = 64 keys x 128 centres; `centres` is the low word of a descriptor. */
+/* scores = 64 keys x 128 centres; `keys` and `centres` are the low words of descriptors. */
 template <typename T, int D>
-__device__ __forceinline__ void multiply(float (&scores)[64], const uint32_t (&keys)[D / 16][4], uint32_t centres)
+__device__ __forceinline__ void multiply(float (&scores)[64], uint32_t keys, uint32_t centres)
 {
     const uint64_t high = wgmma_descriptor(0, 0); /* the constant half */
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < D / 16; step++) {
-        uint32_t b = centres + step / 4 * (CENTRES * 8) + step % 4 * 2;
-        wgmma_rs<T, 0>(scores, keys[step], high | b, step > 0);
+        uint32_t a = keys + step / 4 * (ROWS * 8) + step % 4 * 2, b = centres + step / 4 * (CENTRES * 8) + step % 4 * 2;
+        wgmma_ss<T, 0>(scores, high | a, high | b, step > 0);
     }
     wgmma_commit();
     wgmma_wait<0>();
@@ -116,28 +110,37 @@ struct nearest_pair {
     int centre[2];
 };
 
-/* offset: that of the thread's first column, which is centre `first`. */
+/* offset: that of the thread's first column, which is centre `first`.  Four scores at a time meet the best as one;
+ * which of them it was is told by equality once the tile is through. */
 __device__ __forceinline__ void compare(nearest_pair &best, const float (&scores)[64], const float *offset, int first)
 {
-    int column[2] = { -1, -1 };
+    int column[2] = { -1, -1 };                              /* of the first of the best four: a, b, c, d */
+    float best_a[2] = {}, best_c[2] = {}, best_left[2] = {}; /* left: the larger of a and b */
 #pragma unroll
-    for (int j = 0; j < 16; j++) {
-        float2 add = *(const float2 *)(offset + 8 * j);
+    for (int j = 0; j < 16; j += 2) {
+        float2 left_add = *(const float2 *)(offset + 8 * j), right_add = *(const float2 *)(offset + 8 * j + 8);
 #pragma unroll
         for (int row = 0; row < 2; row++) {
-            float a = scores[4 * j + 2 * row] + add.x, b = scores[4 * j + 2 * row + 1] + add.y;
-            if (a > best.score[row]) column[row] = 8 * j;
-            best.score[row] = fmaxf(best.score[row], a);
-            if (b > best.score[row]) column[row] = 8 * j + 1;
-            best.score[row] = fmaxf(best.score[row], b);
+            const float *s = scores + 4 * j + 2 * row;
+            float a = s[0] + left_add.x, b = s[1] + left_add.y, c = s[4] + right_add.x, d = s[5] + right_add.y;
+            float left = fmaxf(a, b), largest = fmaxf(left, fmaxf(c, d));
+            if (largest > best.score[row]) {
+                column[row] = 8 * j;
+                best_a[row] = a;
+                best_c[row] = c;
+                best_left[row] = left;
+            }
+            best.score[row] = fmaxf(best.score[row], largest);
         }
     }
 #pragma unroll
-    for (int row = 0; row < 2; row++)
-        if (column[row] >= 0) best.centre[row] = first + column[row];
+    for (int row = 0; row < 2; row++) {
+        int right = best_left[row] != best.score[row], odd = (right ? best_c[row] : best_a[row]) != best.score[row];
+        if (column[row] >= 0) best.centre[row] = first + column[row] + 8 * right + odd;
+    }
 }
 
-/* The best of the four threads that share two keys, of equal scores the lower centre, to labels[0] and labels[8]. */
+/* The best of the four threads that share two keys, of equal scores the lower centre, to label[0] and label[8]. */
 __device__ __forceinline__ void settle(const nearest_pair &best, uint16_t *label, int left)
 {
 #pragma unroll
@@ -162,14 +165,11 @@ template <typename T, int D> __device__ void consume(smem_plan<D> &s, const para
     int consumer = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0) - 1;
     int lane = threadIdx.x % 32, quad = lane % 4, row = consumer * ROWS + threadIdx.x / 32 % 4 * 16 + lane / 4;
     uint32_t centres = (uint32_t)wgmma_descriptor(shared_address(s.centres[0]), 0);
-    uint32_t keys[2][D / 16][4];
+    uint32_t keys = (uint32_t)wgmma_descriptor(shared_address(s.keys[consumer]), 0);
     float scores[64];
     int tile = 0, round = 0;
     for (int item = blockIdx.x; item < p.items; item += gridDim.x, round++) {
         mbarrier_wait(&s.keys_full[consumer], round % 2);
-        load_keys<D>(keys, shared_address(s.keys[consumer]));
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(&s.keys_free[consumer]);
 
         nearest_pair best[2];
 #pragma unroll
@@ -179,12 +179,14 @@ template <typename T, int D> __device__ void consume(smem_plan<D> &s, const para
             mbarrier_wait(&s.full[stage], tile / STAGES % 2);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                multiply<T, D>(scores, keys[half], centres + stage * (int)(sizeof s.centres[0] / 16));
+                multiply<T, D>(scores, keys + half * (HALF * 8), centres + stage * (int)(sizeof s.centres[0] / 16));
                 compare(best[half], scores, s.offset[stage] + quad * 2, t * CENTRES + quad * 2);
             }
             __syncwarp();
             if (lane == 0) mbarrier_arrive(&s.free[stage]);
         }
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(&s.keys_free[consumer]);
         int key = item % p.spans * KEYS + row;
         uint16_t *label = p.label + item / p.spans * (int64_t)p.N + key;
 #pragma unroll

@@ -398,6 +398,14 @@ static void print_sizes(const mcsa_selection *s)
     free(first);
 }
 
+/* Every key into the first cluster of its head. */
+__global__ void gather_all(mcsa_selection s)
+{
+    int64_t h = blockIdx.x;
+    for (int n = threadIdx.x; n < s.N; n += blockDim.x) s.members[h * s.N + n] = n;
+    for (int i = threadIdx.x; i <= s.P; i += blockDim.x) s.first[h * (s.P + 1) + i] = i ? s.N : 0;
+}
+
 static void time_case(int H, int N, int D, int P, int parts)
 {
     mcsa_tensor k = {};
@@ -425,6 +433,9 @@ static void time_case(int H, int N, int D, int P, int parts)
            H, N, D, P, parts, all, (double)scratch.bytes * 1e-6, nearest, 2.0 * H * N * (double)P * D / nearest * 1e-9,
            sort, means, 2.0 * H * N * D / means * 1e-9, offsets);
     print_sizes(&s);
+    gather_all<<<H, 256>>>(s);
+    CHECK_CUDA(cudaGetLastError());
+    printf("    means where one cluster has all keys of a head: %.3f ms\n", time_of(MEANS, &x, &s, scratch.data));
     check_buffer_free(&data);
     check_buffer_free(&members);
     check_buffer_free(&first);
