@@ -8,25 +8,12 @@
  * as that may have the other one there, which moves J by at most (|k| + |mean|)^2. */
 #include "clusters.h"
 
-#include "base/half.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define U 0x1p-24
 enum { ROUNDS = 3 /* from the first assignment to the last of an anchor */ };
-
-static double unit_of(mcsa_dtype dtype)
-{
-    return dtype == MCSA_F32 ? U : dtype == MCSA_BF16 ? 0x1p-8 : 0x1p-11;
-}
-
-static float rounded(float x, mcsa_dtype dtype)
-{
-    if (dtype == MCSA_F32) return x;
-    return dtype == MCSA_BF16 ? mcsa_from_bf16(mcsa_to_bf16(x)) : mcsa_from_f16(mcsa_to_f16(x));
-}
 
 double bench_cluster_operations(const mcsa_selection *s, int D)
 {
@@ -38,7 +25,7 @@ void bench_cluster_mean(const mcsa_tensor *t, int h, const int32_t *keys, int co
     for (int64_t d = 0; d < t->shape[2]; d++) {
         float sum = 0;
         for (int i = 0; i < count; i++) sum += (float)bench_element(t, h, keys[i], d);
-        mean[d] = rounded(sum / (float)count, t->dtype);
+        mean[d] = bench_rounded(sum / (float)count, t->dtype);
     }
 }
 
@@ -187,7 +174,7 @@ static double scatter(const labelled *l, const int32_t *label)
 
 static int is_tight(labelled *l, mcsa_dtype dtype)
 {
-    const double centre = unit_of(dtype) + l->N * U;
+    const double centre = bench_unit(dtype) + l->N * U;
     if (!label_all(l)) return 0;
     const double slack =
         ROUNDS * (centre * centre * l->squares + 2 * reach_of(l) * l->N) + 4 * l->largest * (double)l->near_ties;

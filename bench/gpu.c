@@ -271,7 +271,7 @@ int bench_gpu_gives_dense_back(bench_gpu *gpu, const bench_gpu_selection *s, con
     mcsa_tensor out = gpu->sample.out, dense = out, bare = out;
     const mcsa_residual_rows none = { MCSA_RESIDUAL_OFF, NULL, 0 };
     mcsa_residual_rows record = *residual;
-    const double unit = out.dtype == MCSA_BF16 ? 0x1p-8 : 0x1p-11;
+    const double unit = bench_unit(out.dtype);
     const size_t bytes = (size_t)out.shape[0] * head_bytes(&out);
     double ignored, worst = 0;
     char *copies = malloc(2 * bytes);

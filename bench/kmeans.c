@@ -3,7 +3,6 @@
  * query the nearest of them. */
 #include "kmeans.h"
 
-#include "base/half.h"
 #include "rivals/clusters.h"
 
 #include <math.h>
@@ -41,20 +40,14 @@ static void run_next(void *context)
     if (status != MCSA_OK) k->status = status;
 }
 
-/* What the rows meet: Flash-KMeans keeps centres in their dtype. */
-static double rounded(float x, mcsa_dtype dtype)
-{
-    if (dtype == MCSA_F32) return (double)x;
-    return (double)(dtype == MCSA_BF16 ? mcsa_from_bf16(mcsa_to_bf16(x)) : mcsa_from_f16(mcsa_to_f16(x)));
-}
-
-/* x . c - |c|^2 / 2, largest for the nearest centre, and what D + 2 roundings may move it by. */
+/* x . c - |c|^2 / 2, largest for the nearest centre, and what D + 2 roundings may move it by.  Rows meet centres of
+ * their dtype, as Flash-KMeans keeps them. */
 static double closeness(const mcsa_tensor *x, int h, int n, const float *centre, double *bound)
 {
     int D = (int)x->shape[2];
     double sum = 0, size = 0;
     for (int d = 0; d < D; d++) {
-        double c = rounded(centre[d], x->dtype), product = bench_element(x, h, n, d) * c;
+        double c = (double)bench_rounded(centre[d], x->dtype), product = bench_element(x, h, n, d) * c;
         sum += product - c * c / 2;
         size += fabs(product) + c * c / 2;
     }

@@ -36,8 +36,7 @@ typedef struct query {
 
 static double unit_of(const bench_clip *clip)
 {
-    const mcsa_dtype dtype = clip->out.dtype;
-    return dtype == MCSA_F32 ? U : dtype == MCSA_BF16 ? 0x1p-8 : 0x1p-11;
+    return bench_unit(clip->out.dtype);
 }
 
 static double split_of(const bench_clip *clip)

@@ -41,6 +41,17 @@ double bench_element(const mcsa_tensor *t, int64_t h, int64_t n, int64_t d)
     return (double)(t->dtype == MCSA_BF16 ? mcsa_from_bf16(half) : mcsa_from_f16(half));
 }
 
+double bench_unit(mcsa_dtype dtype)
+{
+    return dtype == MCSA_F32 ? 0x1p-24 : dtype == MCSA_BF16 ? 0x1p-8 : 0x1p-11;
+}
+
+float bench_rounded(float x, mcsa_dtype dtype)
+{
+    if (dtype == MCSA_F32) return x;
+    return dtype == MCSA_BF16 ? mcsa_from_bf16(mcsa_to_bf16(x)) : mcsa_from_f16(mcsa_to_f16(x));
+}
+
 double bench_dense_operations(const bench_shape *shape)
 {
     return 4.0 * shape->heads * shape->dim * (double)shape->tokens * shape->tokens;
@@ -207,11 +218,8 @@ static double check_row(const terms *t, int row, double *weight)
     for (int j = 0; j < t->count; j++) max = fmax(max, weight[j]);
     for (int j = 0; j < t->count; j++) sum += weight[j] = exp(weight[j] - max);
     weigh(t, weight, sum, want);
-    double u_acc = 0x1p-24,
-           u_out = dims->dtype == MCSA_F32    ? 0x1p-24
-                   : dims->dtype == MCSA_BF16 ? 0x1p-8
-                                              : 0x1p-11,
-           u_p = dims->dtype == MCSA_F32 ? 0 : u_out; /* a GPU rounds the weights to F16 too */
+    const double u_acc = 0x1p-24, u_out = bench_unit(dims->dtype);
+    const double u_p = dims->dtype == MCSA_F32 ? 0 : u_out; /* a GPU rounds the weights to F16 too */
     double bound = (2 * ds + 4 * taken * u_acc + u_p) * largest;
     for (int d = 0; d < dims->D; d++) {
         double off = bench_element(&t->p->out, t->h, i, d) - want[d],

@@ -29,6 +29,10 @@ float bench_bell(uint64_t *seed);
 double bench_element(const mcsa_tensor *t, int64_t h, int64_t n, int64_t d);
 void bench_store(const mcsa_tensor *t, int64_t i, float x); /* i: elements from the first */
 
+/* The unit of rounding of a dtype, and x as it is then. */
+double bench_unit(mcsa_dtype dtype);
+float bench_rounded(float x, mcsa_dtype dtype);
+
 /* Operations of dense attention. */
 double bench_dense_operations(const bench_shape *shape);
 
