@@ -15,7 +15,7 @@ extern const option_choice choices_backend[];   /* mcsa_device */
 extern const option_choice choices_precision[]; /* mcsa_dtype; 0 for auto */
 
 /* Of --tail, as of mcsa_config.tail. */
-#define TAIL_DEFAULT "off"
+#define TAIL_DEFAULT "means"
 
 /* The word of `value`, which is one of the choices. */
 const char *choice_word(const option_choice *choices, int value);
