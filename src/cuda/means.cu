@@ -4,7 +4,7 @@
  *     means_large    one block a cluster of more than LARGE rows, one thread a column: 128 rows are under way
  *
  * The adds of a column are a chain, so a cluster takes as long as its rows do one batch after the other: 4.5 ms for one
- * of 75,600 by a warp.  Such clusters come from keys that hardly differ. */
+ * of 75,600 by a warp, 1.6 by a block.  Such clusters come from keys that hardly differ. */
 #include "gather.cuh"
 #include "group_rows.cuh"
 #include "kernels.h"

@@ -5,12 +5,14 @@
  *
  *     producer, one thread        the next keys into the place of each consumer, waits keys_free[c]
  *                                 tile t of 128 centres and their offsets into stage t mod 3, waits free[stage]
- *     consumers, 4 warpgroups     for each tile, for both halves of its 128 keys: multiplies 64 x 128 x D, then the
- *                                 running maximum and its column; nobody orders their turns at the tensor core
+ *     consumers, 4 warpgroups     for each tile, for both halves of its 128 keys: multiplies 64 x 128 x D in turn, then
+ *                                 the running maximum and its column
  *
  * At D = 128 a half is 512 clocks of the tensor core.  Comparisons and maxima go through a unit of half the rate of
- * additions: three of them a score would be 384 clocks of it, five for four scores are 160.  At H = 40, N = 75,600 and 2,700 centres an H200 takes 3.2 ms, and 3.5 with a compare a score.  Three consumers
- * with their keys in registers take 3.3, two with an accumulator for each half 3.4.
+ * additions: three of them a score would be 384 clocks of it, five for four scores are 160.  The turns, by barriers
+ * with numbers, keep consumers apart that a tile's arrival would set off together.  At H = 40, N = 75,600 and 2,700
+ * centres an H200 takes 3.0 ms, 700 TFLOP/s: 3.2 without turns, 3.5 with a compare a score and no turns.  Three
+ * consumers with their keys in registers take 3.2, two with an accumulator for each half 3.5, all with turns.
  *
  * A thread sees ascending centres, so that a strictly larger score is all it asks for; the four threads that share a
  * key compare at the end.  A NaN is larger than nothing.  Keys past N are zeros and not stored; centres past P have the
@@ -32,6 +34,7 @@ enum {
     KEYS = CONSUMERS * ROWS,
     CENTRES = CLUSTER_BLOCK, /* of a tile */
     STAGES = 3,
+    TURN = 1,              /* barrier of the first consumer's turn */
     MULTIPROCESSORS = 132, /* of an H200; another number costs speed only */
     /* A block starts with 96 registers a thread, 61,440 in all: 128 x 24 + 512 x 112 = 60,416. */
     PRODUCER_REGISTERS = 24,
@@ -88,11 +91,13 @@ template <int D> __device__ void produce(smem_plan<D> &s, const params &p)
     }
 }
 
-/* scores = 64 keys x 128 centres; `keys` and `centres` are the low words of descriptors. */
+/* scores = 64 keys x 128 centres; `keys` and `centres` are the low words of descriptors.  The turn passes to the next
+ * consumer when all is issued. */
 template <typename T, int D>
-__device__ __forceinline__ void multiply(float (&scores)[64], uint32_t keys, uint32_t centres)
+__device__ __forceinline__ void multiply(float (&scores)[64], uint32_t keys, uint32_t centres, int consumer)
 {
     const uint64_t high = wgmma_descriptor(0, 0); /* the constant half */
+    named_barrier_sync(TURN + consumer, 2 * WARPGROUP);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < D / 16; step++) {
@@ -100,6 +105,7 @@ __device__ __forceinline__ void multiply(float (&scores)[64], uint32_t keys, uin
         wgmma_ss<T, 0>(scores, high | a, high | b, step > 0);
     }
     wgmma_commit();
+    named_barrier_arrive(TURN + (consumer + 1) % CONSUMERS, 2 * WARPGROUP);
     wgmma_wait<0>();
     wgmma_hold(scores);
 }
@@ -166,11 +172,12 @@ template <typename T, int D> __device__ void consume(smem_plan<D> &s, const para
     int lane = threadIdx.x % 32, quad = lane % 4, row = consumer * ROWS + threadIdx.x / 32 % 4 * 16 + lane / 4;
     uint32_t centres = (uint32_t)wgmma_descriptor(shared_address(s.centres[0]), 0);
     uint32_t keys = (uint32_t)wgmma_descriptor(shared_address(s.keys[consumer]), 0);
+    const int STAGE = sizeof s.centres[0] / 16; /* from stage to stage, in a descriptor */
     float scores[64];
     int tile = 0, round = 0;
+    if (consumer == CONSUMERS - 1) named_barrier_arrive(TURN, 2 * WARPGROUP);
     for (int item = blockIdx.x; item < p.items; item += gridDim.x, round++) {
         mbarrier_wait(&s.keys_full[consumer], round % 2);
-
         nearest_pair best[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) best[half] = { { -INFINITY, -INFINITY }, { 0, 0 } };
@@ -179,7 +186,7 @@ template <typename T, int D> __device__ void consume(smem_plan<D> &s, const para
             mbarrier_wait(&s.full[stage], tile / STAGES % 2);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                multiply<T, D>(scores, keys + half * (HALF * 8), centres + stage * (int)(sizeof s.centres[0] / 16));
+                multiply<T, D>(scores, keys + half * (HALF * 8), centres + stage * STAGE, consumer);
                 compare(best[half], scores, s.offset[stage] + quad * 2, t * CENTRES + quad * 2);
             }
             __syncwarp();
@@ -192,6 +199,7 @@ template <typename T, int D> __device__ void consume(smem_plan<D> &s, const para
 #pragma unroll
         for (int half = 0; half < 2; half++) settle(best[half], label + half * HALF, p.N - key - half * HALF);
     }
+    if (consumer == 0) named_barrier_sync(TURN, 2 * WARPGROUP); /* meets the arrival that nobody else waits for */
 }
 
 /* Blocks take every gridDim-th span, so that those under way are of one head or two, whose centres L2 holds. */
