@@ -4,7 +4,7 @@
     python3 bench/merge_reports.py --fidelity build/1/methods.json build/2/methods.json > methods.json
 
 Reports must agree in all settings.  --fidelity leaves out seconds and speed-ups, which mean nothing where processes
-shared a processor.
+shared a processor, and how many threads there were, which changes no bit of a clip.
 """
 import argparse
 import json
@@ -34,6 +34,9 @@ def main():
     parser.add_argument("--only", help="keep runs whose name, without its density, is one of these", metavar="NAME,NAME")
     options = parser.parse_args()
     reports = [json.load(open(path)) for path in options.report]
+    if options.fidelity:
+        for report in reports:
+            report["settings"].pop("threads", None)
     settings = reports[0]["settings"]
     for path, report in zip(options.report, reports):
         if report["settings"] != settings:
