@@ -59,16 +59,17 @@ template <int D, int BN> static __device__ __forceinline__ attend_shared<D, BN> 
     return (attend_shared<D, BN> *)(raw + slack);
 }
 
-/* `producers`: arrivals that fill a slot.  `blocks`: blocks of the cluster whose consumers must free it. */
+/* `producers`: arrivals that fill a slot.  `blocks`: blocks of the cluster whose consumers must free it.  `biased`:
+ * keys may have a bias. */
 template <int D, int BN>
-static __device__ __forceinline__ void attend_init(attend_shared<D, BN> *sm, int producers, int blocks)
+static __device__ __forceinline__ void attend_init(attend_shared<D, BN> *sm, int producers, int blocks, int biased = 0)
 {
     mbarrier_init(&sm->q_full, producers);
     mbarrier_init(&sm->q_empty, ATTEND_CONSUMER_WARPS);
     for (int s = 0; s < ATTEND_STAGES; s++) {
         mbarrier_init(&sm->k_full[s], producers);
         mbarrier_init(&sm->v_full[s], producers);
-        mbarrier_init(&sm->k_empty[s], ATTEND_CONSUMER_WARPS * blocks);
+        mbarrier_init(&sm->k_empty[s], ATTEND_CONSUMER_WARPS * blocks * (biased ? 32 : 1));
         mbarrier_init(&sm->v_empty[s], ATTEND_CONSUMER_WARPS * blocks);
     }
     mbarrier_fence_init();
@@ -85,8 +86,7 @@ static __device__ __forceinline__ uint32_t attend_parity(uint32_t n)
     return n / ATTEND_STAGES & 1;
 }
 
-/* S = the bias of each column.  Read before the products are issued and consumed by them, so that whoever has seen
- * them end may fill the slot again. */
+/* S = the bias of each column. */
 template <int BN> static __device__ __forceinline__ void attend_bias(float (&s)[BN / 2], const float *bias)
 {
     const float2 *mine = (const float2 *)bias + threadIdx.x % 4;
@@ -144,6 +144,18 @@ static __device__ __forceinline__ void attend_free(const attend_shared<D, BN> *s
     }
 }
 
+/* One warp is done with a slot of K.  BIASED: each lane has read the bias and says so itself, which was as fast as one
+ * for all. */
+template <int D, int BN, int CLUSTER, int BIASED>
+static __device__ __forceinline__ void attend_free_keys(const attend_shared<D, BN> *sm, const attend_cursor *at,
+                                                        uint64_t *empty)
+{
+    if (BIASED)
+        mbarrier_arrive(empty);
+    else
+        attend_free<D, BN, CLUSTER>(sm, at, empty);
+}
+
 /* The keys of one tile. */
 typedef struct attend_span {
     int blocks;  /* at least 1 */
@@ -192,7 +204,7 @@ static __device__ __forceinline__ void attend_tile(attend_shared<D, BN> *sm, att
     for (int i = 0; i < D / 2; i++) o[i] = 0;
     wgmma_wait<0>();
     wgmma_hold(s);
-    attend_free<D, BN, CLUSTER>(sm, at, &sm->k_empty[attend_slot(n)]);
+    attend_free_keys<D, BN, CLUSTER, BIASED>(sm, at, &sm->k_empty[attend_slot(n)]);
     if (span.blocks == 1) attend_free<D, BN, 1>(sm, at, &sm->q_empty);
     if (!BIASED && span.columns < BN) softmax_mask(s, span.columns);
     softmax_step<T, 1>(s, rows, shrink, span.scale);
@@ -216,7 +228,7 @@ static __device__ __forceinline__ void attend_tile(attend_shared<D, BN> *sm, att
 
         wgmma_wait<1>();
         wgmma_hold(s);
-        attend_free<D, BN, CLUSTER>(sm, at, &sm->k_empty[attend_slot(n + 1)]);
+        attend_free_keys<D, BN, CLUSTER, BIASED>(sm, at, &sm->k_empty[attend_slot(n + 1)]);
         if (last) attend_free<D, BN, 1>(sm, at, &sm->q_empty);
         softmax_step<T, 0>(s, rows, shrink, span.scale);
 

@@ -9,7 +9,7 @@
  *     warpgroup 2   queries 64 to 127             the same, half a block later
  *
  *     q_full, k_full, v_full    count 128: every gathering thread arrives when its own copies have landed
- *     q_empty, k_empty, v_empty count 8: one lane per consumer warp
+ *     q_empty, k_empty, v_empty count 8: one lane per consumer warp; k_empty all 256 threads with means
  */
 #include "fragment.cuh"
 #include "kernels.h"
@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(ATTEND_THREADS, 1) tokens_kernel(const 
     attend_shared<D, BN> *sm = attend_shared_at<D, BN>(raw);
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
 
-    if (threadIdx.x == 0) attend_init(sm, 128, 1);
+    if (threadIdx.x == 0) attend_init(sm, 128, 1, MEANS);
     __syncthreads();
     if (warp < 4) {
         registers_release<tokens_registers<D>::PRODUCER>();
