@@ -117,6 +117,7 @@ static mcsa_status add_figures(bench_table *table, const bench_step *step, const
     bench_figure_add(table, (double)stats.scratch_bytes / 0x1p30, "scratch of attention, GiB");
     bench_figure_add(table, SCHEDULE_STEPS * step_s[MCSA_DENSE], "%d dense steps, s", SCHEDULE_STEPS);
     TRY(add_schedule(table, step_s, "ramp", error));
+    TRY(add_schedule(table, step_s, "fast", error));
     return add_schedule(table, step_s, "paper", error);
 }
 

@@ -26,9 +26,10 @@ typedef struct attention_settings {
       .help = "share of the keys that each group of queries attends to, means included; of another "        \
               "method, share of all query-key pairs that a sparse call computes" },                         \
     { .name = "schedule", .kind = OPTION_TEXT, .offset = offsetof(type, member.schedule),                   \
-      .value = "ramp|paper|every:N[,W]|list:A,B,C", .fallback = "ramp",                                     \
+      .value = "ramp|fast|paper|every:N[,W]|list:A,B,C", .fallback = "ramp",                                \
       .help = "which steps are anchors, where selection and residual are taken anew. ramp: the first "      \
-              "tenth of the steps dense, then growing gaps between anchors. paper: the first fifth dense, " \
+              "tenth of the steps dense, then growing gaps between anchors. fast: the first tenth dense, "  \
+              "then anchors at a quarter and half of the steps. paper: the first fifth dense, "             \
               "then one more anchor. every:8,4: 4 dense steps, then an anchor every 8. list:3,5,8,12: "     \
               "exactly these. Methods that keep nothing from an anchor are sparse at the later ones" },     \
     { .name = "tail", .kind = OPTION_CHOICE, .offset = offsetof(type, member.tail),                         \

@@ -54,7 +54,7 @@ static const option table[] = {
     { .name = "density", .kind = OPTION_TEXT, FIELD(densities), .value = "X[,X...]",
       .fallback = "0.10,0.15,0.25",
       .help = "of --methods: the share of query-key pairs that their sparse calls compute" },
-    { .name = "schedule", .kind = OPTION_TEXT, FIELD(schedule), .value = "ramp|paper|every:N[,W]|list:A,B,C",
+    { .name = "schedule", .kind = OPTION_TEXT, FIELD(schedule), .value = "ramp|fast|paper|every:N[,W]|list:A,B,C",
       .fallback = "paper", .help = "of --methods" },
     { .name = "seeds", .kind = OPTION_SEEDS, FIELD(seeds), .value = "N[,N...]", .fallback = "0",
       .help = "of the noise; every caption is made with each" },

@@ -124,7 +124,7 @@ typedef struct mcsa_config {
     int branches;         /* guidance branches; default 1 */
     float density;        /* K / N, in (0, 1], means included; default 0.10 */
     int group;            /* C, queries per group; default 128 */
-    const char *schedule; /* "ramp" (default), "paper", "every:N[,W]", "list:a,b,c"; see mcsa_schedule_fill */
+    const char *schedule; /* "ramp" (default), "fast", "paper", "every:N[,W]", "list:a,b,c"; see mcsa_schedule_fill */
     const mcsa_action *actions; /* [layers, steps]; replaces `schedule` when not NULL; copied */
     int dense_layers;     /* the first layers that always run dense; default 0 */
     mcsa_sharing sharing;
@@ -178,6 +178,8 @@ MCSA_API const char *mcsa_run_error(const mcsa_run *run);
 /* Expands a schedule to actions[steps].
  *   ramp         the first 10 % of the steps dense, an anchor at the last of them, then gaps of 2, 3, 4, ... steps
  *                between anchors, times the square root of steps / 40; dense where an anchor would serve no step
+ *   fast         the first 10 % dense, anchors at the last of them, a quarter and half of the way through; less
+ *                attention than ramp, and farther from dense
  *   every:N[,W]  W dense warm-up steps (default 1), an anchor at the last of them and every N steps from there
  *   paper        the first 20 % dense, anchors at the last of them and a third of the way through the rest
  *   list:a,b,c   anchors at these steps, ascending; dense before the first

@@ -249,7 +249,7 @@ def check_walk(report, lib, rng, isa, walk):
 
 def check_schedules(report, lib):
     for S in range(1, 260):
-        for text in ["ramp", "paper", "every:1", "every:7", f"every:4,{S}", f"every:3,{(S + 1) // 2}", "list:0",
+        for text in ["ramp", "fast", "paper", "every:1", "every:7", f"every:4,{S}", f"every:3,{(S + 1) // 2}", "list:0",
                      f"list:{S // 3},{S - 1}" if S > 1 else "list:0"]:
             report.add("schedules", "all", native.schedule(lib, text, S) - ref.schedule(text, S), 0)
 

@@ -237,7 +237,7 @@ def cached(r, form):
 # 6. Actions and schedule
 
 def schedule(text, S):
-    """The actions [S] of "ramp", "paper", "every:N[,W]" or "list:a,b,..."."""
+    """The actions [S] of "ramp", "fast", "paper", "every:N[,W]" or "list:a,b,..."."""
     name, _, rest = text.partition(":")
     numbers = [int(n) for n in rest.split(",")] if rest else []
     idle = []
@@ -252,6 +252,12 @@ def schedule(text, S):
                 idle.append(anchors[-1])
             anchors.append(anchors[-1] + gap)
             n += 1
+    elif name == "fast":
+        W = max(1, (S + 5) // 10)
+        anchors = [W - 1]
+        for a in (S // 4, S // 2):
+            if anchors[-1] + 2 <= a < S - 1:
+                anchors.append(a)
     elif name == "paper":
         W = max(1, (2 * S + 5) // 10)
         anchors = [W - 1] + [a for a in [W + (S - W) // 3] if a < S - 1]

@@ -41,6 +41,19 @@ static void fill_ramp(mcsa_action *actions, int steps)
     }
 }
 
+/* Three anchors, where the output moves most; none that would serve no step, or that the next one follows at once. */
+static void fill_fast(mcsa_action *actions, int steps)
+{
+    const int later[] = { steps / 4, steps / 2 };
+    int before = rounded_share(steps, 10) - 1;
+    begin(actions, steps, before);
+    for (int i = 0; i < 2; i++) {
+        if (later[i] < before + 2 || later[i] >= steps - 1) continue;
+        before = later[i];
+        actions[before] = MCSA_ANCHOR;
+    }
+}
+
 static void fill_paper(mcsa_action *actions, int steps)
 {
     int warm = rounded_share(steps, 20);
@@ -103,13 +116,17 @@ mcsa_status mcsa_schedule_parse(const char *text, int steps, mcsa_action *action
         fill_ramp(actions, steps);
         return MCSA_OK;
     }
+    if (strcmp(text, "fast") == 0) {
+        fill_fast(actions, steps);
+        return MCSA_OK;
+    }
     if (strcmp(text, "paper") == 0) {
         fill_paper(actions, steps);
         return MCSA_OK;
     }
     if (strncmp(text, "every:", 6) == 0) return parse_every(text + 6, steps, actions, error);
     if (strncmp(text, "list:", 5) == 0) return parse_list(text + 5, steps, actions, error);
-    return mcsa_fail(error, MCSA_EINVAL, "schedule \"%.40s\" is not ramp, paper, every:N[,W] or list:a,b,c", text);
+    return mcsa_fail(error, MCSA_EINVAL, "schedule \"%.40s\" is not ramp, fast, paper, every:N[,W] or list:a,b,c", text);
 }
 
 mcsa_status mcsa_schedule_fill(const char *text, int steps, mcsa_action *actions, char *error, size_t error_bytes)

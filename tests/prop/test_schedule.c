@@ -36,6 +36,8 @@ static void presets_give_what_the_header_says(void **state)
 {
     (void)state;
     expect_anchors("ramp", 40, "3,5,8,12,17,23,30");
+    expect_anchors("fast", 40, "3,10,20");
+    expect_anchors("fast", 50, "4,12,25");
     expect_anchors("paper", 40, "7,18");
     expect_anchors("paper", 50, "9,23");
     expect_anchors("every:8", 40, "0,8,16,24,32");
@@ -46,6 +48,9 @@ static void presets_give_what_the_header_says(void **state)
     expect_anchors("list:39", 40, "39");
     expect_letters("every:3,2", 9, "DArrArrAr");
     expect_letters("list:2,3,6", 8, "DDAArrAr");
+    expect_letters("fast", 8, "ArArArrr");
+    expect_letters("fast", 5, "ArArr"); /* not at 1, right behind 0 */
+    expect_letters("fast", 3, "Arr");   /* not at 1 either, and there is no half way */
     expect_letters("ramp", 10, "DArArArrrr"); /* not AArA...: an anchor at 0 would serve no step */
 }
 
@@ -58,7 +63,7 @@ static void ramp_scales_with_the_step_count(void **state)
     expect_anchors("ramp", 80, "7,10,14,20,27,35,45,56,69");
 }
 
-static const char *const presets[] = { "ramp", "paper", "every:1", "every:2", "every:7,1", "every:1000000" };
+static const char *const presets[] = { "ramp", "fast", "paper", "every:1", "every:2", "every:7,1", "every:1000000" };
 
 /* R20: whatever the step count, dense comes first, then an anchor, and every reuse has an anchor before
  * it. */
@@ -103,7 +108,7 @@ static void bad_text_is_refused_with_a_sentence(void **state)
     static const struct {
         const char *text, *says;
     } cases[] = {
-        { "", "not ramp, paper" },
+        { "", "not ramp, fast, paper" },
         { "Ramp", "Ramp" },
         { "ramp ", "ramp " },
         { "every", "every" },
