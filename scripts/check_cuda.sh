@@ -7,7 +7,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 build=$1
-matrix='cuda/attend_dense cuda/attend_tokens cuda/group_direction cuda/group_leaf cuda/mass rivals/cuda/attend'
+matrix='cuda/attend_dense cuda/attend_tokens cuda/group_direction cuda/group_leaf cuda/mass cuda/nearest rivals/cuda/attend'
 status=0
 kernels=0
 objects=$(find "$build/cuda/src" -name '*.cu.o' | sort)
