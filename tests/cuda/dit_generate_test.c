@@ -94,6 +94,7 @@ static mcsa_run *open_run(const dit_wan *model, const struct size *size, const s
                                  .schedule = size->schedule,
                                  .actions = m->sparse ? NULL : dense,
                                  .sharing = m->sharing,
+                                 .tail = MCSA_TAIL_OFF, /* of 112 tokens there are clusters to choose */
                                  .device = dit_wan_device(model) };
     CHECK_TRUE(mcsa_run_create(&run, &config, text, sizeof text) == MCSA_OK, "%s", text);
     free(dense);
