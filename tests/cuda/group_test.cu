@@ -254,7 +254,7 @@ static int32_t *cpu_order(const grouping *g)
     s.C = MCSA_CUDA_C;
     s.G = (g->N + s.C - 1) / s.C;
     s.order = (int32_t *)check_alloc(sizeof(int32_t) * (size_t)g->H * (size_t)g->N);
-    if (mcsa_backend_cpu.open(&state, &options) || mcsa_backend_cpu.reserve(state, &x.dims, 0)) {
+    if (mcsa_backend_cpu.open(&state, &options) || mcsa_backend_cpu.reserve(state, &x.dims, 0, 0)) {
         printf("FAIL no memory for the CPU backend\n");
         exit(1);
     }
