@@ -6,6 +6,8 @@
 #include "fixture.h"
 #include "wrapped_heap.h"
 
+#include "rivals/recall.h"
+
 /* A run from its creation on, in which at most one allocation fails.  Returns whether one did. */
 static int play(const rival_config *config, const test_call *c, int64_t fail_at)
 {
@@ -55,10 +57,59 @@ static void every_allocation_may_fail(void **state)
     test_call_free(&c);
 }
 
+/* Of recall, of a call that was made before.  Returns whether an allocation failed. */
+static int recall_at(mcsa_run *run, const test_call *c, int64_t fail_at)
+{
+    const mcsa_qkv x = { .q = &c->q.view, .k = &c->k.view, .v = &c->v.view, .out = &c->out.view };
+    mcsa_error error = { "" };
+    rival_recall *recall = NULL;
+    int failed = 0;
+    int64_t before = heap.held;
+    heap.calls = 0;
+    heap.fail_at = fail_at;
+    mcsa_status status = rival_recall_open(&recall, run, &error);
+    if (status != MCSA_OK) {
+        failed = 1;
+        assert_null(recall);
+    } else {
+        status = rival_recall_add_reuse(recall, (mcsa_site){ 2, 0, 0 }, &x, &error);
+        failed = status != MCSA_OK;
+        if (failed) assert_int_equal(rival_recall_add_reuse(recall, (mcsa_site){ 2, 0, 0 }, &x, &error), MCSA_OK);
+        assert_true(rival_recall_read(recall).queries == 32 && rival_recall_read(recall).mean > 0);
+    }
+    if (failed && (status != MCSA_ENOMEM || !strstr(error.text, "no memory")))
+        fail_msg("recall: allocation %lld fails with %s: %s", (long long)fail_at, mcsa_status_name(status), error.text);
+    rival_recall_close(recall);
+    if (heap.held != before) fail_msg("recall holds %lld blocks", (long long)(heap.held - before));
+    return failed;
+}
+
+static void every_allocation_of_recall_may_fail(void **state)
+{
+    (void)state;
+    heap.fail_at = 0;
+    test_call c = test_call_make((const int[]){ 1, 140, 140, 8 }, MCSA_F32, TEST_HND, 3, 1);
+    for (int tail = MCSA_TAIL_MEANS; tail <= MCSA_TAIL_OFF; tail++) {
+        mcsa_config config = {
+            .steps = 3, .layers = 1, .schedule = "list:1", .density = 0.5f, .group = 32, .tail = (mcsa_tail)tail
+        };
+        mcsa_run *run = test_run(&config);
+        assert_attends(run, 1, 0, 0, &c);
+        assert_attends(run, 2, 0, 0, &c);
+        int64_t n = 1;
+        while (recall_at(run, &c, n)) n++;
+        assert_true(n > 8);
+        heap.fail_at = 0;
+        mcsa_run_free(run);
+    }
+    test_call_free(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(every_allocation_of_recall_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
