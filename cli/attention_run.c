@@ -40,15 +40,36 @@ static mcsa_status open_dense(attention_run *out, const attention_order *order, 
     return status;
 }
 
-static mcsa_status rival_self(void *state, mcsa_site at, const mcsa_tensor *q, const mcsa_tensor *k,
-                              const mcsa_tensor *v, const mcsa_tensor *out)
+/* Whether recall is measured at this sparse step: those of its layer and branch are counted. */
+static int samples_recall(const attention_run *r, mcsa_site at)
 {
-    return rival_attend(state, at, q, k, v, out);
+    int before = 0, all = 0;
+    mcsa_site other = at;
+    if (!r->recall || attention_run_action(r, at) != MCSA_REUSE) return 0;
+    for (other.step = 0; other.step < r->steps; other.step++) {
+        const int sparse = attention_run_action(r, other) == MCSA_REUSE;
+        before += sparse && other.step < at.step;
+        all += sparse;
+    }
+    return rival_recall_samples(before, all);
 }
 
-static const char *rival_sentence(const void *state)
+static mcsa_status attend_self(void *state, mcsa_site at, const mcsa_tensor *q, const mcsa_tensor *k,
+                               const mcsa_tensor *v, const mcsa_tensor *out)
 {
-    return rival_run_error(state);
+    attention_run *r = state;
+    const mcsa_qkv x = { .q = q, .k = k, .v = v, .out = out };
+    TRY(r->rival ? rival_attend(r->rival, at, q, k, v, out) : mcsa_attend(r->run, at, q, k, v, out));
+    if (!samples_recall(r, at)) return MCSA_OK;
+    if (r->rival) return rival_recall_add(r->recall, &x, rival_run_choice(r->rival), &r->error);
+    return rival_recall_add_reuse(r->recall, at, &x, &r->error);
+}
+
+static const char *self_sentence(const void *state)
+{
+    const attention_run *r = state;
+    if (r->error.text[0]) return r->error.text;
+    return r->rival ? rival_run_error(r->rival) : mcsa_run_error(r->run);
 }
 
 static mcsa_status open_rival(attention_run *out, const attention_order *order, mcsa_error *error)
@@ -60,23 +81,36 @@ static mcsa_status open_rival(attention_run *out, const attention_order *order, 
                             .seed = order->seed };
     TRY(rival_run_create(&out->rival, &config, error));
     out->run = rival_run_dense(out->rival);
-    out->rival_attention = (dit_attention){ out->rival, rival_self, rival_sentence };
     return MCSA_OK;
 }
 
-mcsa_status attention_run_open(attention_run *out, const attention_order *order, mcsa_error *error)
+static mcsa_status open_run(attention_run *out, const attention_order *order, mcsa_error *error)
 {
-    const int tokens = order->grid[0] * order->grid[1] * order->grid[2], group = order->settings->group;
-    *out = (attention_run){ .density = (double)order->settings->density, .tokens = tokens };
-    if (order->device == MCSA_DEVICE_CUDA && group) out->rows = (tokens + group - 1) / group * group;
     if (attention_is_dense(order->settings)) return open_dense(out, order, error);
     if (!attention_is_mc_sparse(order->settings)) return open_rival(out, order, error);
     mcsa_config config = config_of(order);
     return mcsa_run_create(&out->run, &config, error->text, sizeof error->text);
 }
 
+mcsa_status attention_run_open(attention_run *out, const attention_order *order, mcsa_error *error)
+{
+    const int tokens = order->grid[0] * order->grid[1] * order->grid[2], group = order->settings->group;
+    *out = (attention_run){ .density = (double)order->settings->density,
+                            .steps = order->steps,
+                            .tokens = tokens };
+    if (order->device == MCSA_DEVICE_CUDA && group) out->rows = (tokens + group - 1) / group * group;
+    TRY(open_run(out, order, error));
+    mcsa_status status = MCSA_OK;
+    if (order->recall && !attention_is_dense(order->settings))
+        status = rival_recall_open(&out->recall, out->run, error);
+    if (status != MCSA_OK) attention_run_close(out);
+    out->self = (dit_attention){ out, attend_self, self_sentence };
+    return status;
+}
+
 void attention_run_close(attention_run *r)
 {
+    rival_recall_close(r->recall);
     if (r->rival)
         rival_run_free(r->rival);
     else
@@ -86,7 +120,7 @@ void attention_run_close(attention_run *r)
 
 const dit_attention *attention_run_self(const attention_run *r)
 {
-    return r->rival ? &r->rival_attention : NULL;
+    return r->rival || r->recall ? &r->self : NULL;
 }
 
 int attention_run_action(const attention_run *r, mcsa_site at)
@@ -157,5 +191,10 @@ mcsa_status attention_run_cost(const attention_run *r, attention_cost *cost)
     } else {
         *cost = mc_sparse_cost(r, &stats);
     }
+    cost->recall = INFINITY;
+    if (!r->recall) return MCSA_OK;
+    const rival_recalled recalled = rival_recall_read(r->recall);
+    if (recalled.queries) cost->recall = recalled.mean;
+    cost->recall_s = recalled.seconds;
     return MCSA_OK;
 }

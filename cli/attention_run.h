@@ -5,6 +5,7 @@
 
 #include "attention.h"
 #include "dit/wan.h"
+#include "rivals/recall.h"
 #include "rivals/rival.h"
 
 typedef struct attention_order {
@@ -15,13 +16,17 @@ typedef struct attention_order {
     mcsa_isa isa;
     mcsa_device device;
     uint64_t seed; /* of what another method draws */
+    int recall;    /* 1: measured, in a sample of the sparse calls */
 } attention_order;
 
 typedef struct attention_run {
-    mcsa_run *run;    /* owned by `rival` where there is one; cross-attention goes here */
-    rival_run *rival; /* NULL with MC-Sparse and dense attention */
-    dit_attention rival_attention;
-    double density;   /* asked */
+    mcsa_run *run;        /* owned by `rival` where there is one; cross-attention goes here */
+    rival_run *rival;     /* NULL with MC-Sparse and dense attention */
+    rival_recall *recall; /* NULL: not measured */
+    mcsa_error error;     /* of measuring recall; "" while that goes well */
+    dit_attention self;
+    double density; /* asked */
+    int steps;
     int tokens, rows; /* of a self-attention call, and its queries in whole groups on a GPU */
 } attention_run;
 
@@ -29,7 +34,7 @@ typedef struct attention_run {
 mcsa_status attention_run_open(attention_run *out, const attention_order *order, mcsa_error *error);
 void attention_run_close(attention_run *r);
 
-/* What the transformer is to call for self-attention; NULL: r->run. */
+/* What the transformer is to call for self-attention; NULL: r->run.  Valid while r stays where it is. */
 const dit_attention *attention_run_self(const attention_run *r);
 
 /* As mcsa_run_action: an anchor that a method makes no use of is none. */
@@ -50,6 +55,8 @@ typedef struct attention_cost {
         sparse_s;                            /* selection_s: all that another method does to choose */
     int64_t selection_bytes, residual_bytes; /* 0 for other methods, which do not tell them apart */
     int64_t held_bytes;                      /* between steps */
+    double recall;   /* as rivals/recall.h defines it; INFINITY: not measured, or no sparse call */
+    double recall_s; /* of measuring it, not part of attention_s */
 } attention_cost;
 
 mcsa_status attention_run_cost(const attention_run *r, attention_cost *cost);

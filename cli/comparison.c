@@ -29,6 +29,7 @@ static const number_field fields[] = {
     { FIELD(denoise_speedup), .median = 1 }, { FIELD(attention_speedup), .median = 1 },
     { FIELD(dense) }, { FIELD(anchor) }, { FIELD(reuse) }, { FIELD(fallback) },
     { FIELD(selection_bytes) }, { FIELD(residual_bytes) }, { FIELD(held_bytes), .later = 1 },
+    { FIELD(recall), .later = 1 },
 };
 /* clang-format on */
 enum { FIELDS = sizeof fields / sizeof fields[0] };
@@ -62,7 +63,13 @@ clip_numbers comparison_measure(const rendition *dense, const rendition *made, c
         .selection_bytes = (double)cost->selection_bytes,
         .residual_bytes = (double)cost->residual_bytes,
         .held_bytes = (double)cost->held_bytes,
+        .recall = cost->recall,
     };
+}
+
+int comparison_lacks_recall(const clip_numbers *numbers)
+{
+    return numbers->reuse > 0 && isinf(numbers->recall);
 }
 
 /* Six decimals; JSON has no infinity, null stands for that of identical clips and of what is not told. */

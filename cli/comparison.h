@@ -24,7 +24,8 @@ typedef struct clip_numbers {
     double denoise_speedup, attention_speedup; /* over the dense clip made in the same call of the command */
     double dense, anchor, reuse, fallback;     /* calls */
     double selection_bytes, residual_bytes, held_bytes;
-} clip_numbers; /* INFINITY: not told, as by reports that are older than the number */
+    double recall; /* mean attention that sparse calls keep; INFINITY unless asked for */
+} clip_numbers;    /* INFINITY: not told, as by reports that are older than the number */
 
 clip_numbers comparison_measure(const rendition *dense, const rendition *made, const quality *fidelity);
 
@@ -42,6 +43,9 @@ void comparison_close(comparison *c);
 typedef struct clip_place {
     int caption, seed, run; /* indices into the plan */
 } clip_place;
+
+/* Whether numbers lack the recall that is asked for: those of sparse calls have one. */
+int comparison_lacks_recall(const clip_numbers *numbers);
 
 /* 1 and *out, which may be NULL, when that clip was made. */
 int comparison_find(const comparison *c, const plan *p, clip_place at, clip_numbers *out);

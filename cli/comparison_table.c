@@ -10,13 +10,13 @@ enum { CELL_BYTES = 80 };
 
 /* clang-format off */
 enum {
-    RUN, ASKED, NOMINAL, DONE, ALIGNMENT, WHOLE_RUN, PSNR, OVER_CLIPS, OVER_SEEDS, SSIM, REL_L2,
+    RUN, ASKED, NOMINAL, DONE, ALIGNMENT, WHOLE_RUN, PSNR, OVER_CLIPS, OVER_SEEDS, SSIM, REL_L2, RECALL,
     DENOISE, SPEEDUP, ATTENTION, ATTENTION_SPEEDUP, HELD, CALLS, COLUMNS
 };
 
 static const char *const headings[COLUMNS] = {
     "run", "s asked", "s nominal", "s done", "align.", "s of run", "PSNR dB", "min..max", "over seeds",
-    "SSIM", "rel L2", "denoise s", "speed-up", "attention s", "attention x", "held MiB", "calls d/a/r/f",
+    "SSIM", "rel L2", "recall", "denoise s", "speed-up", "attention s", "attention x", "held MiB", "calls d/a/r/f",
 };
 /* clang-format on */
 
@@ -27,7 +27,8 @@ static const char explanation[] =
     "tiles (align. is done over kept), and over all calls of the run with the cost of anchors. A ! marks "
     "a run that is more than half a point from the density asked. PSNR, SSIM and relative L2 are means "
     "over the clips, against dense from the same noise; min..max is over clips, over seeds is of the "
-    "means of each seed, with their standard deviation. Seconds and speed-ups over dense are medians. "
+    "means of each seed, with their standard deviation. Recall, where --recall measured it, is the exact "
+    "attention on keys that sparse calls attend to one by one. Seconds and speed-ups over dense are medians. "
     "Held is what is kept between steps. Calls are dense, anchor, reuse (any method's sparse ones) and "
     "fallback.";
 
@@ -55,6 +56,7 @@ static void fidelity_cells(table_row row, const run_summary *s)
     if (s->seeds > 1) CELL(OVER_SEEDS, "%.1f..%.1f ±%.2f", s->seed_low, s->seed_high, s->seed_deviation);
     CELL(SSIM, "%.4f", t->ssim);
     CELL(REL_L2, "%.4f", t->rel_l2);
+    if (isfinite(t->recall)) CELL(RECALL, "%.4f", t->recall);
 }
 
 static mcsa_status fill_row(table_row row, const comparison *c, const plan *p, int run, mcsa_error *error)

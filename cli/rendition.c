@@ -17,6 +17,7 @@ static mcsa_status open_attention(attention_run *run, const rendition_order *ord
         .isa = order->isa,
         .device = order->device,
         .seed = order->seed,
+        .recall = order->recall,
     };
     return attention_run_open(run, &ordered, error);
 }
@@ -82,6 +83,7 @@ mcsa_status rendition_make(rendition *out, const rendition_order *order, mcsa_er
     if (status == MCSA_OK) status = list_anchors(out, &run, order, error);
     if (status == MCSA_OK) status = denoise(out, &run, order, error);
     if (status == MCSA_OK) status = attention_run_cost(&run, &out->cost);
+    out->denoise_s -= out->cost.recall_s;
 done:
     attention_run_close(&run);
     if (status != MCSA_OK) rendition_free(out);

@@ -23,12 +23,13 @@ typedef struct rendition_order {
     mcsa_isa isa;
     mcsa_device device;
     uint64_t seed;    /* of what another method of attention draws */
+    int recall;       /* 1: measured */
     capture *capture; /* looks at self-attention; NULL: nobody does */
 } rendition_order;
 
 typedef struct rendition {
-    planes latent; /* owns its data */
-    double denoise_s, linear_s;
+    planes latent;              /* owns its data */
+    double denoise_s, linear_s; /* denoise_s: without measuring recall */
     attention_cost cost;
     int *anchors; /* [anchor_count] steps at which the schedule puts anchors */
     int anchor_count;

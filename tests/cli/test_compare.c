@@ -250,6 +250,102 @@ static void a_second_call_makes_only_what_is_new(void **state)
     cJSON_Delete(fourth);
 }
 
+static const cJSON *run_of(const cJSON *report, int run)
+{
+    return cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(report, "runs"), run);
+}
+
+static int tells_recall(const cJSON *object)
+{
+    return cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(object, "recall"));
+}
+
+#define WHOLE "whole: density=1 group=8 schedule=list:1 tail=off"
+#define MEANS "means: density=0.5 group=8 schedule=list:1 tail=means"
+#define TOKENS "tokens: method=bsa+token density=0.5 schedule=list:1"
+#define ALL_DENSE "no sparse call: schedule=list:3"
+
+static void recall_is_what_sparse_calls_keep(void **state)
+{
+    (void)state;
+    small_model_make();
+    write_text("two.txt", "a red star\na blue star\n");
+    assert_int_equal(COMPARE("--steps", "4", "--run", HALF, "--run", EIGHTH, "--run", WHOLE, "--run", MEANS, "--run",
+                             TOKENS, "--run", ALL_DENSE, "--recall", "--report", "k.json", "--markdown", "k.md"),
+                     EXIT_DONE);
+    cJSON *report = read_json("k.json");
+    assert_false(tells_recall(run_of(report, 0))); /* dense, and so is the last */
+    assert_false(tells_recall(run_of(report, 6)));
+    const double half = number(run_of(report, 1), "recall"), eighth = number(run_of(report, 2), "recall");
+    assert_true(0 < eighth && eighth < half && half < 1);
+    assert_true(number(run_of(report, 3), "recall") == 1);
+    for (int run = 4; run < 6; run++) assert_in_range(1e6 * number(run_of(report, run), "recall"), 1, 999999);
+
+    /* The mean over clips, which are the same as without looking. */
+    const cJSON *clips = cJSON_GetObjectItemCaseSensitive(report, "clips");
+    double sum = 0;
+    for (const cJSON *made = clips->child; made; made = made->next)
+        if (strcmp(cJSON_GetObjectItemCaseSensitive(made, "run")->valuestring, "half") == 0)
+            sum += number(made, "recall");
+    assert_true(fabs(sum / 2 - half) < 1e-6);
+    assert_int_equal(COMPARE("--steps", "4", "--run", HALF, "--report", "p.json"), EXIT_DONE);
+    cJSON *plain = read_json("p.json");
+    assert_false(tells_recall(run_of(plain, 1)));
+    assert_true(number(run_of(plain, 1), "psnr_db") == number(run_of(report, 1), "psnr_db"));
+    cJSON_Delete(plain);
+
+    /* Nothing lacks it: no clip is made, so no clock reads otherwise. */
+    assert_int_equal(COMPARE("--steps", "4", "--run", HALF, "--run", EIGHTH, "--run", WHOLE, "--run", MEANS, "--run",
+                             TOKENS, "--run", ALL_DENSE, "--recall", "--report", "k.json"),
+                     EXIT_DONE);
+    cJSON *again = read_json("k.json");
+    assert_true(cJSON_Compare(report, again, 1));
+    cJSON_Delete(report);
+    cJSON_Delete(again);
+}
+
+/* As a report of before there was recall. */
+static void forget_recall(const char *path)
+{
+    cJSON *report = read_json(path);
+    for (cJSON *made = cJSON_GetObjectItemCaseSensitive(report, "clips")->child; made; made = made->next)
+        cJSON_DeleteItemFromObjectCaseSensitive(made, "recall");
+    char *text = cJSON_Print(report);
+    write_text(path, text);
+    cJSON_free(text);
+    cJSON_Delete(report);
+}
+
+static void reports_without_recall_go_on(void **state)
+{
+    (void)state;
+    small_model_make();
+    write_text("two.txt", "a red star\na blue star\n");
+    assert_int_equal(COMPARE("--steps", "4", "--run", HALF, "--report", "o.json"), EXIT_DONE);
+    cJSON *first = read_json("o.json");
+    forget_recall("o.json");
+    assert_int_equal(COMPARE("--steps", "4", "--run", HALF, "--report", "o.json"), EXIT_DONE);
+    cJSON *second = read_json("o.json");
+    assert_true(cJSON_Compare(run_of(first, 1), run_of(second, 1), 1)); /* no clip was made */
+    assert_false(tells_recall(run_of(second, 1)));
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(second, "clips")), 4);
+
+    /* Asked for, it takes making the clips again; made once more for a sheet they keep it. */
+    assert_int_equal(COMPARE("--steps", "4", "--run", HALF, "--recall", "--report", "o.json"), EXIT_DONE);
+    cJSON *third = read_json("o.json");
+    const double recall = number(run_of(third, 1), "recall");
+    assert_true(0 < recall && recall < 1);
+    assert_true(number(run_of(third, 1), "psnr_db") == number(run_of(first, 1), "psnr_db"));
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(third, "clips")), 4);
+    assert_int_equal(COMPARE("--steps", "4", "--run", HALF, "--sheet", "o.png", "--report", "o.json"), EXIT_DONE);
+    cJSON *fourth = read_json("o.json");
+    assert_true(number(run_of(fourth, 1), "recall") == recall);
+    cJSON_Delete(first);
+    cJSON_Delete(second);
+    cJSON_Delete(third);
+    cJSON_Delete(fourth);
+}
+
 static void a_clip_is_the_one_that_generate_makes(void **state)
 {
     (void)state;
@@ -319,6 +415,8 @@ int main(void)
         cmocka_unit_test(numbers_survive_the_file_and_are_summed_up),
         cmocka_unit_test(other_reports_are_refused),
         cmocka_unit_test(a_second_call_makes_only_what_is_new),
+        cmocka_unit_test(recall_is_what_sparse_calls_keep),
+        cmocka_unit_test(reports_without_recall_go_on),
         cmocka_unit_test(a_clip_is_the_one_that_generate_makes),
         cmocka_unit_test(other_weights_have_another_fingerprint),
         cmocka_unit_test(wrong_usage_is_said_before_anything_is_made),
