@@ -15,12 +15,14 @@ SECONDS = ("denoise_s", "attention_s", "linear_s", "denoise_speedup", "attention
 
 
 def summary(run, clips):
-    """As the command makes it: means over clips, medians of seconds and of speed-ups."""
+    """As the command makes it: means over clips, medians of seconds and of speed-ups; null what a clip does not tell."""
     made = dict(run, clips=len(clips))
-    for key in clips[0]:
-        values = [clip[key] for clip in clips if isinstance(clip[key], (int, float)) and key != "seed"]
-        if key in run and values:
-            made[key] = round((statistics.median if key in SECONDS else statistics.mean)(values), 6)
+    for key in dict.fromkeys(key for clip in clips for key in clip):
+        values = [clip.get(key) for clip in clips]
+        if key not in run or any(isinstance(value, str) for value in values):
+            continue
+        told = None not in values
+        made[key] = round((statistics.median if key in SECONDS else statistics.mean)(values), 6) if told else None
     levels = [clip["psnr_db"] for clip in clips if clip["psnr_db"] is not None]
     if levels:
         made["psnr_db_low"], made["psnr_db_high"] = min(levels), max(levels)
