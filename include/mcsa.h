@@ -90,8 +90,9 @@ typedef enum mcsa_residual {
 /* What stands for the keys that a group does not keep. */
 typedef enum mcsa_tail {
     MCSA_TAIL_DEFAULT = 0, /* means */
-    MCSA_TAIL_MEANS, /* keys are kept by clusters; a cluster that is not kept is one row, its mean key and value today */
-    MCSA_TAIL_OFF    /* nothing, as in the paper: keys are kept one by one */
+    MCSA_TAIL_MEANS, /* keys are kept by clusters; one that is not kept is one row, the means of its keys and of its
+                        values in that very call */
+    MCSA_TAIL_OFF /* nothing, as in the paper: keys are kept one by one */
 } mcsa_tail;
 
 typedef enum mcsa_sharing {
