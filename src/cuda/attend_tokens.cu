@@ -13,6 +13,7 @@
  */
 #include "fragment.cuh"
 #include "kernels.h"
+#include "scratch.cuh"
 #include "tokens.cuh"
 
 typedef struct tokens_job {
@@ -129,25 +130,18 @@ typedef struct tokens_scratch {
     size_t bytes;
 } tokens_scratch;
 
-static void *tokens_take(char *from, size_t *used, size_t bytes)
-{
-    void *part = from + *used;
-    *used += (bytes + 255) / 256 * 256;
-    return part;
-}
-
 static tokens_scratch tokens_carve(const mcsa_dims *dims, int K, int P, void *from)
 {
     tokens_scratch s = {};
     size_t H = (size_t)dims->H, groups = H * (((size_t)dims->N + MCSA_CUDA_C - 1) / MCSA_CUDA_C);
     s.lists.pitch = ((int64_t)K + MCSA_CUDA_KEY_BLOCK - 1) / MCSA_CUDA_KEY_BLOCK * MCSA_CUDA_KEY_BLOCK;
-    s.lists.rows = (int32_t *)tokens_take((char *)from, &s.bytes, sizeof(int32_t) * groups * (size_t)s.lists.pitch);
+    s.lists.rows = (int32_t *)scratch_take(from, &s.bytes, sizeof(int32_t) * groups * (size_t)s.lists.pitch);
     if (P == 0) return s;
     size_t means = sizeof(uint16_t) * H * (size_t)P * (size_t)dims->D;
-    s.lists.plain = (int32_t *)tokens_take((char *)from, &s.bytes, sizeof(int32_t) * groups);
-    s.lists.bias = (float *)tokens_take((char *)from, &s.bytes, sizeof(float) * H * ((size_t)P + 1));
-    s.k = tokens_take((char *)from, &s.bytes, means);
-    s.v = tokens_take((char *)from, &s.bytes, means);
+    s.lists.plain = (int32_t *)scratch_take(from, &s.bytes, sizeof(int32_t) * groups);
+    s.lists.bias = (float *)scratch_take(from, &s.bytes, sizeof(float) * H * ((size_t)P + 1));
+    s.k = scratch_take(from, &s.bytes, means);
+    s.v = scratch_take(from, &s.bytes, means);
     return s;
 }
 

@@ -6,6 +6,7 @@
 #include "cluster.cuh"
 
 #include "group_rows.cuh"
+#include "scratch.cuh"
 
 namespace
 {
@@ -74,13 +75,6 @@ template <typename T> void launch_offsets(const cluster_job *job, dim3 grid, cud
         offsets<T, 64><<<grid, WARPS * 32, 0, stream>>>(p);
 }
 
-char *take(char *scratch, size_t *used, size_t bytes)
-{
-    size_t at = *used;
-    *used = at + (bytes + 255) / 256 * 256;
-    return scratch ? scratch + at : NULL;
-}
-
 /* Members of the last labels, and their means as centres. */
 cudaError_t follow(const cluster_job *job, const mcsa_selection *selection, cudaStream_t stream)
 {
@@ -101,14 +95,14 @@ size_t cluster_carve(cluster_job *job, const mcsa_dims *dims, int P, void *scrat
     job->pitch = ((int64_t)P + CLUSTER_BLOCK - 1) / CLUSTER_BLOCK * CLUSTER_BLOCK;
     job->chunks = (dims->M + CLUSTER_CHUNK - 1) / CLUSTER_CHUNK;
     mcsa_tensor centres = {};
-    centres.data = take((char *)scratch, &used, H * (size_t)P * (size_t)dims->D * sizeof(uint16_t));
+    centres.data = scratch_take(scratch, &used, H * (size_t)P * (size_t)dims->D * sizeof(uint16_t));
     centres.dtype = dims->dtype;
     centres.shape[0] = dims->H, centres.shape[1] = P, centres.shape[2] = dims->D;
     centres.stride[0] = (int64_t)P * dims->D, centres.stride[1] = dims->D, centres.stride[2] = 1;
     job->centres = centres;
-    job->offset = (float *)take((char *)scratch, &used, H * (size_t)job->pitch * sizeof(float));
-    job->label = (uint16_t *)take((char *)scratch, &used, H * N * sizeof(uint16_t));
-    job->before = (int32_t *)take((char *)scratch, &used, H * (size_t)job->chunks * (size_t)P * sizeof(int32_t));
+    job->offset = (float *)scratch_take(scratch, &used, H * (size_t)job->pitch * sizeof(float));
+    job->label = (uint16_t *)scratch_take(scratch, &used, H * N * sizeof(uint16_t));
+    job->before = (int32_t *)scratch_take(scratch, &used, H * (size_t)job->chunks * (size_t)P * sizeof(int32_t));
     return used;
 }
 

@@ -8,13 +8,7 @@
  * What differs from the CPU is the direction, never the rule of the split: it comes from a sample in nodes of more than
  * 4,096 rows, and 8 products start at the coordinate of largest variance, not 7 at the first row. */
 #include "group.cuh"
-
-static size_t take(size_t *used, size_t bytes)
-{
-    size_t at = *used;
-    *used = at + (bytes + 255) / 256 * 256;
-    return at;
-}
+#include "scratch.cuh"
 
 static int upper_levels(int G, int D)
 {
@@ -23,26 +17,23 @@ static int upper_levels(int G, int D)
     return depth;
 }
 
-/* Places scratch in `level` and an order beside it; with `data` NULL it only measures. */
-static size_t carve(const mcsa_dims *dims, char *data, group_level *level, int32_t **order)
+/* Places scratch in `level` and an order beside it; with `scratch` NULL it only measures. */
+static size_t carve(const mcsa_dims *dims, void *scratch, group_level *level, int32_t **order)
 {
     size_t used = 0, rows = (size_t)dims->H * (size_t)dims->N;
     size_t nodes = (size_t)dims->H << upper_levels((dims->N + GROUP_C - 1) / GROUP_C, dims->D);
-    size_t direction = take(&used, nodes * (size_t)dims->D * sizeof(float));
-    size_t projection = take(&used, rows * sizeof(float));
-    size_t candidate = take(&used, rows * sizeof(uint32_t));
-    size_t other = take(&used, rows * sizeof(int32_t));
-    if (!data) return used;
-    level->direction = (float *)(data + direction);
-    level->projection = (float *)(data + projection);
-    level->candidate = (uint32_t *)(data + candidate);
-    *order = (int32_t *)(data + other);
+    level->direction = (float *)scratch_take(scratch, &used, nodes * (size_t)dims->D * sizeof(float));
+    level->projection = (float *)scratch_take(scratch, &used, rows * sizeof(float));
+    level->candidate = (uint32_t *)scratch_take(scratch, &used, rows * sizeof(uint32_t));
+    *order = (int32_t *)scratch_take(scratch, &used, rows * sizeof(int32_t));
     return used;
 }
 
 size_t mcsa_cuda_group_bytes(const mcsa_dims *dims)
 {
-    return carve(dims, NULL, NULL, NULL);
+    group_level level = {};
+    int32_t *order;
+    return carve(dims, NULL, &level, &order);
 }
 
 cudaError_t mcsa_cuda_group(const mcsa_qkv *x, int32_t *order, void *scratch, cudaStream_t stream)
@@ -57,7 +48,7 @@ cudaError_t mcsa_cuda_group(const mcsa_qkv *x, int32_t *order, void *scratch, cu
     level.G = (dims->N + GROUP_C - 1) / GROUP_C;
     level.D = dims->D;
     int32_t *other = NULL;
-    carve(dims, (char *)scratch, &level, &other);
+    carve(dims, scratch, &level, &other);
     cudaError_t error;
     int depth = upper_levels(level.G, level.D);
     for (level.depth = 0; level.depth < depth; level.depth++) {

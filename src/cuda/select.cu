@@ -8,6 +8,7 @@
  * For clusters the keys of a chunk are copied first so that those of a cluster lie side by side, and their masses too:
  * reading the masses in the order of the members instead would fetch 32 bytes for each 4. */
 #include "cuda/kernels.h"
+#include "cuda/scratch.cuh"
 
 namespace
 {
@@ -50,28 +51,22 @@ struct chunk {
     int64_t rows, pitch; /* rows: heads G */
 };
 
-/* Scratch of a chunk: masses, and where clusters are kept two more.  All begin at a multiple of 256 bytes. */
+/* Scratch of a chunk; the last two where clusters are kept. */
 struct parts {
     float *mass;  /* [heads, G, pitch] */
     void *keys;   /* [heads, N, D] in the order of the clusters */
     float *worth; /* [heads, G, P] */
 };
 
-size_t mass_bytes(const chunking &c)
+/* Places the parts; with `scratch` NULL it only measures. */
+size_t carve(const chunking &c, const mcsa_dims *dims, int P, void *scratch, parts *to)
 {
-    return (size_t)(c.heads * c.head_masses) * sizeof(float);
-}
-
-size_t keys_bytes(const chunking &c, const mcsa_dims *dims)
-{
-    return ((size_t)c.heads * dims->N * dims->D * sizeof(uint16_t) + 255) / 256 * 256;
-}
-
-parts lay_out(const chunking &c, const mcsa_dims *dims, int P, void *scratch)
-{
-    if (P == 0) return { (float *)scratch, NULL, NULL };
-    char *keys = (char *)scratch + mass_bytes(c);
-    return { (float *)scratch, keys, (float *)(keys + keys_bytes(c, dims)) };
+    size_t used = 0, heads = (size_t)c.heads;
+    to->mass = (float *)scratch_take(scratch, &used, heads * c.head_masses * sizeof(float));
+    if (P == 0) return used;
+    to->keys = scratch_take(scratch, &used, heads * dims->N * dims->D * sizeof(uint16_t));
+    to->worth = (float *)scratch_take(scratch, &used, heads * c.G * P * sizeof(float));
+    return used;
 }
 
 uint64_t *kept_of(const chunk &c)
@@ -124,9 +119,8 @@ cudaError_t keep_clusters(const chunk &c, const parts &scratch, cudaStream_t str
 
 extern "C" size_t mcsa_cuda_select_bytes(const mcsa_dims *dims, int P)
 {
-    chunking c = chunks_of(dims->H, dims->N);
-    if (P == 0) return mass_bytes(c);
-    return mass_bytes(c) + keys_bytes(c, dims) + (size_t)c.heads * c.G * P * sizeof(float);
+    parts memory;
+    return carve(chunks_of(dims->H, dims->N), dims, P, NULL, &memory);
 }
 
 extern "C" cudaError_t mcsa_cuda_select(const mcsa_qkv *x, const float *lse, const mcsa_selection *selection,
@@ -134,7 +128,8 @@ extern "C" cudaError_t mcsa_cuda_select(const mcsa_qkv *x, const float *lse, con
 {
     const mcsa_selection *s = selection;
     chunking all = chunks_of(s->H, s->N);
-    parts memory = lay_out(all, &x->dims, s->P, scratch);
+    parts memory = {};
+    carve(all, &x->dims, s->P, scratch, &memory);
     for (int head = 0; head < s->H; head += all.heads) {
         int heads = s->H - head < all.heads ? s->H - head : all.heads;
         chunk c = { x, lse, s, head, heads, (int64_t)heads * s->G, all.pitch };
