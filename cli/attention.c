@@ -1,8 +1,10 @@
 /* attention.c - see attention.h. */
 #include "attention.h"
 
+#include "layers.h"
 #include "rivals/method.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +29,13 @@ static mcsa_status check_schedule(const attention_settings *set, int steps, mcsa
     return status;
 }
 
+static mcsa_status check_dense_layers(const attention_settings *set, mcsa_error *error)
+{
+    mcsa_error said;
+    if (layers_read(set->dense_layers, INT_MAX, NULL, &said) == MCSA_OK) return MCSA_OK;
+    return mcsa_fail(error, MCSA_EINVAL, "--dense-layers: %.300s", said.text);
+}
+
 static mcsa_status settle_rival(attention_settings *set, mcsa_error *error)
 {
     const rival_method *method = rival_method_find(set->method);
@@ -47,6 +56,7 @@ static mcsa_status settle_rival(attention_settings *set, mcsa_error *error)
 mcsa_status attention_settle(attention_settings *set, int steps, mcsa_error *error)
 {
     TRY(check_schedule(set, steps, error));
+    TRY(check_dense_layers(set, error));
     if (!attention_is_dense(set) && !attention_is_mc_sparse(set)) return settle_rival(set, error);
     if (!set->residual) set->residual = MCSA_RESIDUAL_BF16;
     return MCSA_OK;
@@ -54,7 +64,7 @@ mcsa_status attention_settle(attention_settings *set, int steps, mcsa_error *err
 
 static int mc_sparse_text(const attention_settings *set, char *text, size_t bytes)
 {
-    return snprintf(text, bytes, "density=%g schedule=%s group=%d%s residual=%s branches=%s dense-layers=%d",
+    return snprintf(text, bytes, "density=%g schedule=%s group=%d%s residual=%s branches=%s dense-layers=%s",
                     (double)set->density, set->schedule, set->group,
                     set->tail == MCSA_TAIL_MEANS ? " tail=means" : "",
                     choice_word(choices_residual, set->residual),
@@ -63,7 +73,7 @@ static int mc_sparse_text(const attention_settings *set, char *text, size_t byte
 
 static int rival_text(const attention_settings *set, char *text, size_t bytes)
 {
-    return snprintf(text, bytes, "method=%s density=%g schedule=%s residual=%s dense-layers=%d", set->method,
+    return snprintf(text, bytes, "method=%s density=%g schedule=%s residual=%s dense-layers=%s", set->method,
                     (double)set->density, set->schedule, choice_word(choices_residual, set->residual),
                     set->dense_layers);
 }

@@ -11,7 +11,8 @@ typedef struct attention_settings {
     const char *method; /* borrowed: "mc-sparse", "dense" or one of rival_methods */
     float density;
     const char *schedule; /* borrowed */
-    int group, tail, residual, branches, dense_layers;
+    const char *dense_layers; /* borrowed, as layers.h reads it */
+    int group, tail, residual, branches;
 } attention_settings;
 
 /* Rows for a table whose settings struct `type` has an attention_settings called `member`. */
@@ -41,9 +42,9 @@ typedef struct attention_settings {
       .choices = choices_residual,                                                                          \
       .help = "how the compensation is kept: int8 and int4 take a half and a quarter of the memory of "     \
               "bf16, the default, and off drops it. Other methods have none unless bf16 adds it" },         \
-    { .name = "dense-layers", .kind = OPTION_INT, .offset = offsetof(type, member.dense_layers),            \
-      .value = "N", .fallback = "0", .min = 0, .max = 1000,                                                 \
-      .help = "keep the first N layers dense throughout" },                                                 \
+    { .name = "dense-layers", .kind = OPTION_TEXT, .offset = offsetof(type, member.dense_layers),           \
+      .value = "N|list:A,B,C", .fallback = "0",                                                             \
+      .help = "keep the first N layers, or exactly these, dense throughout; the first layer is 0" },        \
     { .name = "group", .kind = OPTION_INT, .offset = offsetof(type, member.group), .value = "N",            \
       .fallback = "128", .min = 1, .max = 4096,                                                             \
       .help = "queries that share one selection; of mc-sparse alone" },                                     \
@@ -53,7 +54,8 @@ typedef struct attention_settings {
 /* clang-format on */
 
 /* Looks the method up and gives `residual` its default.  MCSA_EINVAL for a method that there is not, for a
- * residual that it has not, and unless the schedule can be spread over that many steps. */
+ * residual that it has not, for dense layers not as layers.h has them, and unless the schedule can be
+ * spread over that many steps. */
 mcsa_status attention_settle(attention_settings *set, int steps, mcsa_error *error);
 
 int attention_is_dense(const attention_settings *set);

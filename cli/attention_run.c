@@ -1,43 +1,47 @@
 /* attention_run.c - the one place that knows that methods are of two kinds. */
 #include "attention_run.h"
 
+#include "layers.h"
+
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-static mcsa_config config_of(const attention_order *order)
+/* actions [layers, steps] of the settings; dense ones where that is all that is asked for. */
+static mcsa_status fill_actions(const attention_order *order, unsigned char *dense, mcsa_action *actions,
+                                mcsa_error *error)
 {
     const attention_settings *set = order->settings;
-    return (mcsa_config){ .steps = order->steps,
-                          .layers = order->layers,
-                          .branches = order->branches,
-                          .density = set->density,
-                          .group = set->group,
-                          .schedule = set->schedule,
-                          .dense_layers = set->dense_layers,
-                          .sharing = (mcsa_sharing)set->branches,
-                          .tail = (mcsa_tail)set->tail,
-                          .residual = (mcsa_residual)set->residual,
-                          .threads = order->threads,
-                          .isa = order->isa,
-                          .device = order->device };
+    /* MCSA_DENSE is zero, so actions begin as a schedule of dense calls only. */
+    memset(actions, 0, sizeof *actions * (size_t)order->layers * (size_t)order->steps);
+    if (attention_is_dense(set)) return MCSA_OK;
+    TRY(layers_read(set->dense_layers, order->layers, dense, error));
+    for (int l = 0; l < order->layers; l++) {
+        if (dense[l]) continue;
+        TRY(mcsa_schedule_fill(set->schedule, order->steps, actions + (int64_t)l * order->steps, error->text,
+                               sizeof error->text));
+    }
+    return MCSA_OK;
 }
 
-static mcsa_status open_dense(attention_run *out, const attention_order *order, mcsa_error *error)
+static mcsa_config config_of(const attention_order *order, const mcsa_action *actions)
 {
+    const attention_settings *set = order->settings;
     mcsa_config config = { .steps = order->steps,
                            .layers = order->layers,
                            .branches = order->branches,
                            .density = 1.0f,
+                           .actions = actions,
                            .threads = order->threads,
                            .isa = order->isa,
                            .device = order->device };
-    /* MCSA_DENSE is zero, so this is a schedule of dense calls only. */
-    mcsa_action *actions = calloc((size_t)config.layers * (size_t)config.steps, sizeof *actions);
-    if (!actions) return mcsa_fail(error, MCSA_ENOMEM, "no memory for a schedule of %d steps", config.steps);
-    config.actions = actions;
-    mcsa_status status = mcsa_run_create(&out->run, &config, error->text, sizeof error->text);
-    free(actions);
-    return status;
+    if (attention_is_dense(set)) return config;
+    config.density = set->density;
+    config.group = set->group;
+    config.sharing = (mcsa_sharing)set->branches;
+    config.tail = (mcsa_tail)set->tail;
+    config.residual = (mcsa_residual)set->residual;
+    return config;
 }
 
 /* Whether recall is measured at this sparse step: those of its layer and branch are counted. */
@@ -72,9 +76,10 @@ static const char *self_sentence(const void *state)
     return r->rival ? rival_run_error(r->rival) : mcsa_run_error(r->run);
 }
 
-static mcsa_status open_rival(attention_run *out, const attention_order *order, mcsa_error *error)
+static mcsa_status open_rival(attention_run *out, const attention_order *order, const mcsa_config *attention,
+                              mcsa_error *error)
 {
-    rival_config config = { .attention = config_of(order),
+    rival_config config = { .attention = *attention,
                             .method = order->settings->method,
                             .residual = order->settings->residual != MCSA_RESIDUAL_OFF,
                             .grid = { order->grid[0], order->grid[1], order->grid[2] },
@@ -86,10 +91,22 @@ static mcsa_status open_rival(attention_run *out, const attention_order *order, 
 
 static mcsa_status open_run(attention_run *out, const attention_order *order, mcsa_error *error)
 {
-    if (attention_is_dense(order->settings)) return open_dense(out, order, error);
-    if (!attention_is_mc_sparse(order->settings)) return open_rival(out, order, error);
-    mcsa_config config = config_of(order);
-    return mcsa_run_create(&out->run, &config, error->text, sizeof error->text);
+    const attention_settings *set = order->settings;
+    unsigned char *dense = malloc((size_t)order->layers);
+    mcsa_action *actions = malloc(sizeof *actions * (size_t)order->layers * (size_t)order->steps);
+    mcsa_config config = config_of(order, actions);
+    mcsa_status status = dense && actions
+                             ? fill_actions(order, dense, actions, error)
+                             : mcsa_fail(error, MCSA_ENOMEM, "no memory for a schedule of %d steps", order->steps);
+    if (status != MCSA_OK) goto done;
+    if (attention_is_dense(set) || attention_is_mc_sparse(set))
+        status = mcsa_run_create(&out->run, &config, error->text, sizeof error->text);
+    else
+        status = open_rival(out, order, &config, error);
+done:
+    free(actions);
+    free(dense);
+    return status;
 }
 
 mcsa_status attention_run_open(attention_run *out, const attention_order *order, mcsa_error *error)

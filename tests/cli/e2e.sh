@@ -88,7 +88,7 @@ esac
 expect 0 generate --model "$model" --prompt "$caption" $small --quiet --sampler unipc --schedule every:2,1 \
     --residual int8 --branches apart --out a.png
 expect 0 generate --model "$model" --prompt "$caption" $small --quiet --schedule list:0 --residual int4 \
-    --guidance 1 --dense-layers 1 --group 32 --threads 1 --isa scalar --out a.png
+    --guidance 1 --dense-layers list:1 --group 32 --threads 1 --isa scalar --out a.png
 expect 0 generate --model "$model" --prompt "$caption" $small --quiet --schedule paper --residual off \
     --shift 5 --backend cpu --out a.png
 

@@ -65,6 +65,8 @@ static void runs_that_are_none_are_refused_with_their_place(void **state)
     refuse_run("b: densty=0.1", "f:3: unknown option --densty; did you mean --density?");
     refuse_run("b: tail=mean", "f:3: --tail takes means or off, not 'mean'");
     refuse_run("b: residual=int2", "f:3: --residual takes bf16, int8, int4 or off, not 'int2'");
+    refuse_run("b: dense-layers=1,7",
+               "f:3: --dense-layers: layers are N, the first N, or list:A,B,C, ascending, not '1,7'");
     refuse_run("a: density=0.3", "f:3: there is another run named 'a'");
     refuse_run("dense: density=0.3", "f:3: there is another run named 'dense'");
     refuse_run("b: group=128 density=0.20", "f:3: run 'a' has the same settings");

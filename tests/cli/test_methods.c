@@ -87,7 +87,9 @@ static void a_residual_is_what_the_method_can_keep(void **state)
     assert_int_equal(plan_add_run(&p, "c: method=bsa branches=apart", "f:2", STEPS, &error), MCSA_EINVAL);
     assert_string_equal(error.text, "f:2: run 'b' has the same settings");
     for (const rival_method *const *m = rival_methods; *m; m++) {
-        attention_settings set = { .method = (*m)->name, .schedule = "paper", .density = 0.1f };
+        attention_settings set = {
+            .method = (*m)->name, .schedule = "paper", .dense_layers = "0", .density = 0.1f
+        };
         must(attention_settle(&set, STEPS, &error), &error);
         assert_int_equal(set.residual, (*m)->residual ? MCSA_RESIDUAL_BF16 : MCSA_RESIDUAL_OFF);
         set.residual = MCSA_RESIDUAL_OFF;

@@ -1,9 +1,11 @@
 /* fuzz_runs.c - a file of runs for `mcsa compare`, "NAME: key=value ..." line by line, for 40 steps. */
 #include "fuzz.h"
 
+#include "layers.h"
 #include "plan.h"
 #include "rivals/method.h"
 
+#include <limits.h>
 #include <string.h>
 
 enum { STEPS = 40 };
@@ -17,7 +19,7 @@ static void check_run(const plan_run *run)
     REQUIRE(attention_is_mc_sparse(set) || rival_method_find(set->method));
     REQUIRE(set->density > 0 && set->density <= 1);
     REQUIRE(set->group >= 1 && set->group <= 4096);
-    REQUIRE(set->dense_layers >= 0);
+    REQUIRE(layers_read(set->dense_layers, INT_MAX, NULL, &error) == MCSA_OK);
     REQUIRE(set->residual >= MCSA_RESIDUAL_BF16 && set->residual <= MCSA_RESIDUAL_OFF);
     REQUIRE(set->branches == MCSA_BRANCHES_SHARED || set->branches == MCSA_BRANCHES_APART);
     REQUIRE(attention_settle(&again, STEPS, &error) == MCSA_OK && again.residual == set->residual);
