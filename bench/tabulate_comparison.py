@@ -65,6 +65,16 @@ def mean(clips, key):
     return statistics.mean(clip[key] for clip in clips)
 
 
+def psnr_cell(clips):
+    """Mean (lowest..highest) over clips; of several seeds with the standard deviation of their means."""
+    levels, seeds = [clip["psnr_db"] for clip in clips], {}
+    for clip in clips:
+        seeds.setdefault(clip["seed"], []).append(clip["psnr_db"])
+    means = [statistics.mean(of_seed) for of_seed in seeds.values()]
+    spread = f" ± {statistics.stdev(means):.2f}" if len(means) > 1 else ""
+    return f"{statistics.mean(levels):.2f}{spread} ({min(levels):.1f}..{max(levels):.1f})"
+
+
 def print_methods(made, costs, densities, given):
     """In the order given, or best first."""
     print("| method | " + " | ".join(f"PSNR dB, s = {d:.2f}" for d in densities) + " | SSIM | s executed | align. |" +
@@ -73,10 +83,7 @@ def print_methods(made, costs, densities, given):
     names.sort(key=lambda name: given.index(name) if given else -mean(made[name, densities[0]], "psnr_db"))
     for name in names:
         rows = [made.get((name, d)) for d in densities]
-        cells = []
-        for clips in rows:
-            levels = [clip["psnr_db"] for clip in clips] if clips else []
-            cells.append(f"{statistics.mean(levels):.2f} ({min(levels):.1f}..{max(levels):.1f})" if levels else "-")
+        cells = [psnr_cell(clips) if clips else "-" for clips in rows]
         rows = [clips for clips in rows if clips]
         cells.append(" / ".join(f"{mean(clips, 'ssim'):.3f}" for clips in rows))
         cells.append(" / ".join(f"{mean(clips, 'density_executed'):.3f}" for clips in rows))

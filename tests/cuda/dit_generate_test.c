@@ -9,10 +9,11 @@
  *     rms |g - c| <= 2 rms |c - f|        over SEEDS noises, in relative L2
  *
  * The mean over noises is needed because denoising amplifies few directions, so a single ratio may be anything.  This
- * is held to dense clips, and to sparse ones of 112 tokens, which are one group: nothing to choose but keys.
+ * is held to dense clips, and to those of 112 tokens that keep keys one by one: one group, nothing to choose but keys.
  *
  * Choice.  Of more groups the GPU makes others than the CPU, as good: its power iteration starts elsewhere, and a
- * direction of the other sign puts the smaller half at the other end.  Two selections are two approximations of dense
+ * direction of the other sign puts the smaller half at the other end.  So it does of clusters, whose rounds carry a key
+ * near the middle of two centres on to centres that moved.  Two selections are two approximations of dense
  * attention.  With z the distance of a sparse clip from the dense clip of its own arithmetic, their errors have no
  * reason to be opposed, and neither of them is better:
  *
@@ -49,9 +50,12 @@ static const struct method {
     const char *name;
     int sparse; /* 0: dense attention everywhere */
     mcsa_sharing sharing;
-} methods[] = { { "dense", 0, MCSA_BRANCHES_SHARED },
-                { "sparse, shared", 1, MCSA_BRANCHES_SHARED },
-                { "sparse, apart", 1, MCSA_BRANCHES_APART } };
+    mcsa_tail tail;
+} methods[] = { { "dense", 0, MCSA_BRANCHES_SHARED, MCSA_TAIL_OFF },
+                { "keys, shared", 1, MCSA_BRANCHES_SHARED, MCSA_TAIL_OFF },
+                { "keys, apart", 1, MCSA_BRANCHES_APART, MCSA_TAIL_OFF },
+                { "means, shared", 1, MCSA_BRANCHES_SHARED, MCSA_TAIL_MEANS },
+                { "means, apart", 1, MCSA_BRANCHES_APART, MCSA_TAIL_MEANS } };
 enum { METHODS = sizeof methods / sizeof *methods };
 
 typedef struct desk {
@@ -73,10 +77,10 @@ typedef struct tally {
     double apart, rounding, sparsity, drift, drifts;
 } tally;
 
-/* Whether nothing but rounding tells the GPU's clips from the CPU's. */
+/* Whether nothing but rounding tells the GPU's clips from the CPU's.  Keys are clustered in any number of groups. */
 static int only_rounds(const desk *d, const struct method *m)
 {
-    return !m->sparse || d->size->groups == 1;
+    return !m->sparse || (d->size->groups == 1 && m->tail == MCSA_TAIL_OFF);
 }
 
 static mcsa_run *open_run(const dit_wan *model, const struct size *size, const struct method *m)
@@ -94,7 +98,7 @@ static mcsa_run *open_run(const dit_wan *model, const struct size *size, const s
                                  .schedule = size->schedule,
                                  .actions = m->sparse ? NULL : dense,
                                  .sharing = m->sharing,
-                                 .tail = MCSA_TAIL_OFF, /* of 112 tokens there are clusters to choose */
+                                 .tail = m->tail,
                                  .device = dit_wan_device(model) };
     CHECK_TRUE(mcsa_run_create(&run, &config, text, sizeof text) == MCSA_OK, "%s", text);
     free(dense);
