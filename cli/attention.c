@@ -29,10 +29,11 @@ static mcsa_status check_schedule(const attention_settings *set, int steps, mcsa
     return status;
 }
 
-static mcsa_status check_dense_layers(const attention_settings *set, mcsa_error *error)
+mcsa_status attention_dense_layers(const attention_settings *set, int layers, unsigned char *dense,
+                                   mcsa_error *error)
 {
     mcsa_error said;
-    if (layers_read(set->dense_layers, INT_MAX, NULL, &said) == MCSA_OK) return MCSA_OK;
+    if (layers_read(set->dense_layers, layers, dense, &said) == MCSA_OK) return MCSA_OK;
     return mcsa_fail(error, MCSA_EINVAL, "--dense-layers: %.300s", said.text);
 }
 
@@ -56,7 +57,7 @@ static mcsa_status settle_rival(attention_settings *set, mcsa_error *error)
 mcsa_status attention_settle(attention_settings *set, int steps, mcsa_error *error)
 {
     TRY(check_schedule(set, steps, error));
-    TRY(check_dense_layers(set, error));
+    TRY(attention_dense_layers(set, INT_MAX, NULL, error));
     if (!attention_is_dense(set) && !attention_is_mc_sparse(set)) return settle_rival(set, error);
     if (!set->residual) set->residual = MCSA_RESIDUAL_BF16;
     return MCSA_OK;

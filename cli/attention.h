@@ -58,6 +58,10 @@ typedef struct attention_settings {
  * spread over that many steps. */
 mcsa_status attention_settle(attention_settings *set, int steps, mcsa_error *error);
 
+/* Which layers stay dense: layers_read of that setting.  dense: [layers] or NULL. */
+mcsa_status attention_dense_layers(const attention_settings *set, int layers, unsigned char *dense,
+                                   mcsa_error *error);
+
 int attention_is_dense(const attention_settings *set);
 int attention_is_mc_sparse(const attention_settings *set);
 

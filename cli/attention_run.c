@@ -1,8 +1,6 @@
 /* attention_run.c - the one place that knows that methods are of two kinds. */
 #include "attention_run.h"
 
-#include "layers.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +13,7 @@ static mcsa_status fill_actions(const attention_order *order, unsigned char *den
     /* MCSA_DENSE is zero, so actions begin as a schedule of dense calls only. */
     memset(actions, 0, sizeof *actions * (size_t)order->layers * (size_t)order->steps);
     if (attention_is_dense(set)) return MCSA_OK;
-    TRY(layers_read(set->dense_layers, order->layers, dense, error));
+    TRY(attention_dense_layers(set, order->layers, dense, error));
     for (int l = 0; l < order->layers; l++) {
         if (dense[l]) continue;
         TRY(mcsa_schedule_fill(set->schedule, order->steps, actions + (int64_t)l * order->steps, error->text,

@@ -179,6 +179,18 @@ static mcsa_status check_files(const settings *set, int channels, mcsa_error *er
     return MCSA_OK;
 }
 
+static mcsa_status check_layers(const plan *p, int layers, mcsa_error *error)
+{
+    for (int i = 0; i < p->runs; i++) {
+        const plan_run *run = &p->run[i];
+        mcsa_error why;
+        if (!attention_is_dense(&run->attention) &&
+            attention_dense_layers(&run->attention, layers, NULL, &why) != MCSA_OK)
+            return mcsa_fail(error, MCSA_EINVAL, "run '%.100s': %.340s", run->name, why.text);
+    }
+    return MCSA_OK;
+}
+
 static mcsa_status prepare_memory(job *j, int channels, mcsa_error *error)
 {
     const settings *set = &j->set;
@@ -237,6 +249,7 @@ static mcsa_status prepare(job *j, mcsa_error *error)
     const dit_wan_config *config = dit_wan_describe(j->model.transformer);
     TRY(model_check_channels(config, error));
     TRY(model_check_size(config, set->frames, set->height, set->width, error));
+    TRY(check_layers(&j->plan, config->layers, error));
     if (!j->model.text)
         return mcsa_fail(error, MCSA_EINVAL, "%.300s has no text encoder that mcsa can run", set->model);
     TRY(read_captions(j, error));

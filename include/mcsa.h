@@ -127,7 +127,7 @@ typedef struct mcsa_config {
     int group;            /* C, queries per group; default 128 */
     const char *schedule; /* "ramp" (default), "fast", "paper", "every:N[,W]", "list:a,b,c"; see mcsa_schedule_fill */
     const mcsa_action *actions; /* [layers, steps]; replaces `schedule` when not NULL; copied */
-    int dense_layers;     /* the first layers that always run dense; default 0 */
+    int dense_layers;     /* the first layers that always run dense; default 0; for others write `actions` */
     mcsa_sharing sharing;
     mcsa_residual residual;
     float scale;          /* of the scores; default 1 / sqrt(D) */

@@ -91,6 +91,8 @@ expect 0 generate --model "$model" --prompt "$caption" $small --quiet --schedule
     --guidance 1 --dense-layers list:1 --group 32 --threads 1 --isa scalar --out a.png
 expect 0 generate --model "$model" --prompt "$caption" $small --quiet --schedule paper --residual off \
     --shift 5 --backend cpu --out a.png
+expect 2 generate --model "$model" --prompt "$caption" $small --quiet --dense-layers list:0,99 --out a.png
+says err 'dense-layers: layer 99 is named; there are'
 
 # With means of what is not kept, it is another clip of the same noise.
 for tail in means off; do

@@ -403,6 +403,7 @@ static void wrong_usage_is_said_before_anything_is_made(void **state)
     assert_int_equal(COMPARE("--seeds", "0,1,0", "--report", "w.json"), EXIT_USAGE);
     assert_int_equal(COMPARE("--seeds", "0,,1", "--report", "w.json"), EXIT_USAGE);
     assert_int_equal(COMPARE("--run", "half", "--report", "w.json"), EXIT_USAGE);
+    assert_int_equal(COMPARE("--run", "far: dense-layers=list:0,2", "--report", "w.json"), EXIT_USAGE);
     assert_int_equal(COMPARE("--runs", "absent.txt", "--report", "w.json"), EXIT_FAILED);
     assert_int_equal(COMPARE("--report", "absent/w.json"), EXIT_FAILED);
     assert_int_equal(scratch_files(), before);
