@@ -22,10 +22,10 @@ table attend_d64 attend $layer --tokens 32760 --density 0.15,0.25 --dim 64
 table select select $layer --tokens 75600
 table select_480p select $layer --tokens 32760
 table group group $layer --tokens 75600
-for tail in means off; do
-    table model-wan2.1-1.3b-480p-$tail model --shape wan2.1-1.3b-480p --density 0.15 --tail $tail --repeats 1 --steps 50
-    for shape in wan2.1-14b-480p wan2.1-14b-720p; do
-        table model-$shape-$tail model --shape $shape --density 0.15 --tail $tail --repeats 1
-    done
-done
+one="--repeats 1 --shape"
+table model-wan2.1-1.3b-480p-s0.15 model $one wan2.1-1.3b-480p --density 0.15 --steps 50
+table model-wan2.1-14b-480p-s0.10 model $one wan2.1-14b-480p --density 0.10
+table model-wan2.1-14b-720p-s0.10 model $one wan2.1-14b-720p --density 0.10
+table model-wan2.1-14b-720p-s0.15 model $one wan2.1-14b-720p --density 0.15
+table model-wan2.1-14b-720p-s0.15-no-tail model $one wan2.1-14b-720p --density 0.15 --tail off
 [ -z "$skipped" ] || { echo "bench_cuda: not made, or with a wrong row:$skipped"; exit 1; }
