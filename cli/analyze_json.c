@@ -95,6 +95,15 @@ static void add_reuse(cJSON *root, const analysis *a)
                 add_number(point, "rel_l2", pair->reuse[s][r][0].rel_l2);
                 add_number(point, "rel_l2_with_residual", pair->reuse[s][r][1].rel_l2);
             }
+    points = cJSON_AddArrayToObject(root, "mc_sparse");
+    for (int p = 0; p < a->pairs; p++)
+        for (int s = 0; s < a->densities; s++) {
+            cJSON *point = add_point(points);
+            cJSON_AddNumberToObject(point, "anchor", a->pair[p].anchor);
+            cJSON_AddNumberToObject(point, "step", a->pair[p].step);
+            add_number(point, "density", a->density[s]);
+            add_number(point, "rel_l2", a->pair[p].library[s].rel_l2);
+        }
     points = cJSON_AddArrayToObject(root, "output_drift");
     for (int p = 0; p < a->pairs; p++) {
         cJSON *point = add_point(points);
@@ -117,7 +126,9 @@ static void add_layers(cJSON *root, const analysis *a)
             add_tally(cJSON_AddObjectToObject(point, "pooled-blocks"), &layer->pooled[s]);
             add_tally(cJSON_AddObjectToObject(point, "pddp-tokens"), &layer->tokens[s]);
             add_tally(cJSON_AddObjectToObject(point, "per-query"), &layer->own[s]);
-            if (layer->reused[s].calls) add_number(point, "rel_l2_with_residual", layer->reused[s].rel_l2);
+            if (!layer->reused[s].calls) continue;
+            add_number(point, "rel_l2_with_residual", layer->reused[s].rel_l2);
+            add_number(point, "rel_l2_mc_sparse", layer->library[s].rel_l2);
         }
 }
 

@@ -80,8 +80,7 @@ static void say_why(words *w, const analyze_findings *f)
     const int early = reach(f, first), late = reach(f, last);
     say(w,
         " Why: with %.3g of the keys, single tokens of PDDP groups keep %.3f of the attention mass and blocks by "
-        "pooled scores %.3f; the residual of an anchor at step %d serves %d step%s within %.3g, that of one at step %d "
-        "serves %d.",
+        "pooled scores %.3f; an anchor at step %d serves %d step%s within %.3g, one at step %d serves %d.",
         a->density[s], a->selector[ANALYSIS_PDDP_TOKENS][s].recall, a->selector[ANALYSIS_POOLED][s].recall, first,
         early, plural(early), f->wish.tolerance, last, late);
 }
@@ -100,8 +99,8 @@ static void say_advice(words *w, const analyze_findings *f)
     say_why(w, f);
     say_others(w, f);
     say(w,
-        " The numbers are for groups of 128 and --tail off, without means of what is not kept; a fresh selection by "
-        "groups of 64 is %.1f dB nearer to dense attention, by groups of 256 %.1f dB farther.",
+        " The numbers are for groups of 128, with means of what is not kept and the residual; a fresh selection of "
+        "single keys by groups of 64 is %.1f dB nearer to dense attention, by groups of 256 %.1f dB farther.",
         advice->group_db[0] - advice->group_db[1], advice->group_db[1] - advice->group_db[2]);
 }
 

@@ -123,18 +123,18 @@ static void lag_row(const analysis_pair *lag, int s, FILE *out)
         const analysis_tally *t = lag->reuse[s][r];
         fprintf(out, "   %5.3f %6.4f %6.4f", t[0].recall, t[0].rel_l2, t[1].rel_l2);
     }
-    fputc('\n', out);
+    fprintf(out, "   %6.4f\n", lag->library[s].rel_l2);
 }
 
 static mcsa_status lag_table(const analysis *a, int s, FILE *out, mcsa_error *error)
 {
     analysis_pair *lag = malloc((size_t)a->pairs * sizeof *lag);
     if (!lag) return mcsa_fail(error, MCSA_ENOMEM, "no memory for %d lags", a->pairs);
-    fprintf(out, "Steps later, s = %-9g%6s   %-19s   %-19s   %-19s\n", a->density[s], "output", "pooled blocks anew",
-            "old exact blocks", "old PDDP tokens");
+    fprintf(out, "Steps later, s = %-9g%6s   %-19s   %-19s   %-19s   %s\n", a->density[s], "output",
+            "pooled blocks anew", "old exact blocks", "old PDDP tokens", "mcsa");
     fprintf(out, "%-*s%6s", NAME, "", "drift");
     for (int r = 0; r < ANALYSIS_REUSES; r++) fputs("    kept rel L2  +res.", out);
-    fputc('\n', out);
+    fputs("   rel L2\n", out);
     int count = analysis_by_lag(a, lag);
     for (int i = 0, next = 0; i < count; i++) {
         if (lag[i].step < next && i != count - 1) continue; /* the JSON has all */
@@ -143,7 +143,8 @@ static mcsa_status lag_table(const analysis *a, int s, FILE *out, mcsa_error *er
     }
     fputs(
         "\noutput drift: |O_t - O_a| / |O_t|. +res.: rel L2 with dense - sparse of the earlier step added, which is how "
-        "far that\nresidual drifted; under old PDDP tokens it is what MC-Sparse with --tail off misses.\n\n",
+        "far that\nresidual drifted; under old PDDP tokens it is what MC-Sparse with --tail off misses. mcsa: what it "
+        "misses as it comes.\n\n",
         out);
     free(lag);
     return MCSA_OK;
@@ -153,20 +154,22 @@ static void layer_table(const analysis *a, int s, FILE *out)
 {
     char first[64];
     snprintf(first, sizeof first, "Layers, s = %g", a->density[s]);
-    fprintf(out, "%-*s   %-12s   %-12s   %-12s   %s\n%-*s", NAME, first, "pooled", "PDDP tokens", "own keys", "reused",
-            NAME, "");
+    fprintf(out, "%-*s   %-12s   %-12s   %-12s   %-6s   %s\n%-*s", NAME, first, "pooled", "PDDP tokens", "own keys",
+            "reused", "mcsa", NAME, "");
     for (int i = 0; i < 3; i++) fputs("    kept rel L2", out);
-    fputs("     +res.\n", out);
+    fputs("    +res.   rel L2\n", out);
     for (int i = 0; i < a->series; i++) {
         const analysis_layer *layer = &a->layer[i];
         const analysis_tally *tallies[] = { &layer->pooled[s], &layer->tokens[s], &layer->own[s] };
         int length = fprintf(out, "layer %d, branch %d", layer->layer, layer->branch);
         fprintf(out, "%*s", NAME - length, "");
         for (int k = 0; k < 3; k++) fprintf(out, "   %5.3f %6.4f", tallies[k]->recall, tallies[k]->rel_l2);
-        if (layer->reused[s].calls) fprintf(out, "    %6.4f", layer->reused[s].rel_l2);
+        if (layer->reused[s].calls) fprintf(out, "   %6.4f   %6.4f", layer->reused[s].rel_l2, layer->library[s].rel_l2);
         fputc('\n', out);
     }
-    fputs("\nreused: PDDP tokens and residual of an earlier step, mean over all pairs of captured steps.\n\n", out);
+    fputs("\nreused: PDDP tokens and residual of an earlier step, mean over all pairs of captured steps. mcsa: as it comes, "
+          "with\nclusters and means, over the same.\n\n",
+          out);
 }
 
 static void rival_table(const analyze_findings *f, FILE *out)

@@ -1,7 +1,7 @@
 /* advice.h - from measurements to one recommendation: density, group size and anchor steps for a whole run.
  *
- * The rule.  At a reuse step t the output of MC-Sparse, here without a tail, misses R_t - R_a, the drift of the
- * residual since its anchor a; pairs of captured steps say how much that is.  With a tolerance for it, anchors follow:
+ * The rule.  At a reuse step t the output of MC-Sparse misses R_t - R_a, the drift of the residual since its anchor a;
+ * runs of the library over pairs of captured steps say how much that is.  With a tolerance for it, anchors follow:
  * the first step is one, and each later step that the last anchor cannot serve within the tolerance.  Every density
  * measured gives such a schedule and a cost in query-key pairs; the cheapest is recommended. */
 #ifndef ANALYSIS_ADVICE_H

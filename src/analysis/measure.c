@@ -36,6 +36,7 @@ static void start_sums(analysis_series *s)
     }
     for (int p = 0; p < s->steps * s->steps; p++) {
         s->pair[p].output = analysis_sums_start();
+        for (int i = 0; i < ANALYSIS_DENSITIES; i++) s->pair[p].library[i] = analysis_sums_start();
         for (int i = 0; i < ANALYSIS_DENSITIES; i++)
             for (int r = 0; r < ANALYSIS_REUSES; r++)
                 s->pair[p].reuse[i][r][0] = s->pair[p].reuse[i][r][1] = analysis_sums_start();
@@ -124,6 +125,13 @@ static analysis_pair *pair_of(analysis *out, int anchor, int step)
     return pair;
 }
 
+/* Sums of which no attention mass is known. */
+static void add_output(analysis_tally *tally, analysis_sums sums)
+{
+    sums.rows = 1;
+    analysis_tally_add(tally, &sums);
+}
+
 static void add_pairs(analysis *out, const analysis_series *s)
 {
     const mcsa_site *at = s->source->at + s->first;
@@ -132,14 +140,14 @@ static void add_pairs(analysis *out, const analysis_series *s)
             const analysis_pair_sums *sums = &s->pair[anchor * s->steps + step];
             analysis_pair *pair = pair_of(out, at[anchor].step, at[step].step);
             analysis_layer *layer = &out->layer[out->series];
-            analysis_sums output = sums->output;
-            output.rows = 1; /* no recall here */
-            analysis_tally_add(&pair->output, &output);
+            add_output(&pair->output, sums->output);
             for (int i = 0; i < out->densities; i++) {
                 for (int r = 0; r < ANALYSIS_REUSES; r++)
                     for (int added = 0; added < 2; added++)
                         analysis_tally_add(&pair->reuse[i][r][added], &sums->reuse[i][r][added]);
                 analysis_tally_add(&layer->reused[i], &sums->reuse[i][ANALYSIS_OLD_TOKENS][1]);
+                add_output(&pair->library[i], sums->library[i]);
+                add_output(&layer->library[i], sums->library[i]);
             }
         }
 }
@@ -219,6 +227,7 @@ static mcsa_status measure_series(analysis *out, analysis_series *s, mcsa_error 
             TRY(analysis_series_choose(s, step, error));
         }
         TRY(analysis_series_reuse(s, h, error));
+        TRY(analysis_series_library(s, h, error));
     }
     add_steps(out, s);
     add_pairs(out, s);
@@ -315,6 +324,7 @@ analysis_split analysis_split_at(const analysis *a, int density)
 static void merge_pair(analysis_pair *to, const analysis_pair *from, int densities)
 {
     analysis_tally_merge(&to->output, &from->output);
+    for (int i = 0; i < densities; i++) analysis_tally_merge(&to->library[i], &from->library[i]);
     for (int i = 0; i < densities; i++)
         for (int r = 0; r < ANALYSIS_REUSES; r++)
             for (int added = 0; added < 2; added++)

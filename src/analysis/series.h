@@ -24,6 +24,7 @@ typedef struct analysis_step_sums {
 typedef struct analysis_pair_sums {
     analysis_sums output;
     analysis_sums reuse[ANALYSIS_DENSITIES][ANALYSIS_REUSES][2];
+    analysis_sums library[ANALYSIS_DENSITIES];
 } analysis_pair_sums;
 
 typedef struct analysis_series {
@@ -47,5 +48,8 @@ mcsa_status analysis_series_choose(analysis_series *s, int step, mcsa_error *err
 
 /* Every step with the choices and residuals of all earlier ones; all moments are there. */
 mcsa_status analysis_series_reuse(analysis_series *s, int h, mcsa_error *error);
+
+/* The same by runs of the library. */
+mcsa_status analysis_series_library(analysis_series *s, int h, mcsa_error *error);
 
 #endif
