@@ -82,7 +82,7 @@ static const option table[] = {
     { .name = "grid", .kind = OPTION_TEXT, FIELD(grid), .value = "FRAMES,ROWS,COLUMNS",
       .help = "of the tokens, for methods that need it; default what the captured files say" },
     { .name = "tolerance", .kind = OPTION_REAL, FIELD(tolerance), .value = "X",
-      .fallback = "0.1", .min = 0, .max = 10, .above_min = 1,
+      .fallback = "0.05", .min = 0, .max = 10, .above_min = 1,
       .help = "relative L2 of the attention output that a reuse step may miss; the recommendation is the "
               "cheapest that keeps to it" },
 
