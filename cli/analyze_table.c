@@ -167,9 +167,10 @@ static void layer_table(const analysis *a, int s, FILE *out)
         if (layer->reused[s].calls) fprintf(out, "   %6.4f   %6.4f", layer->reused[s].rel_l2, layer->library[s].rel_l2);
         fputc('\n', out);
     }
-    fputs("\nreused: PDDP tokens and residual of an earlier step, mean over all pairs of captured steps. mcsa: as it comes, "
-          "with\nclusters and means, over the same.\n\n",
-          out);
+    fputs(
+        "\nreused: PDDP tokens and residual of an earlier step, mean over all pairs of captured steps. mcsa: as it comes, "
+        "with\nclusters and means, over the same.\n\n",
+        out);
 }
 
 static void rival_table(const analyze_findings *f, FILE *out)
