@@ -102,7 +102,7 @@ static void add_reuse(cJSON *root, const analysis *a)
             cJSON_AddNumberToObject(point, "anchor", a->pair[p].anchor);
             cJSON_AddNumberToObject(point, "step", a->pair[p].step);
             add_number(point, "density", a->density[s]);
-            add_number(point, "rel_l2", a->pair[p].library[s].rel_l2);
+            add_number(point, "rel_l2", a->pair[p].mc_sparse[s].rel_l2);
         }
     points = cJSON_AddArrayToObject(root, "output_drift");
     for (int p = 0; p < a->pairs; p++) {
@@ -128,7 +128,7 @@ static void add_layers(cJSON *root, const analysis *a)
             add_tally(cJSON_AddObjectToObject(point, "per-query"), &layer->own[s]);
             if (!layer->reused[s].calls) continue;
             add_number(point, "rel_l2_with_residual", layer->reused[s].rel_l2);
-            add_number(point, "rel_l2_mc_sparse", layer->library[s].rel_l2);
+            add_number(point, "rel_l2_mc_sparse", layer->mc_sparse[s].rel_l2);
         }
 }
 

@@ -123,7 +123,7 @@ static void lag_row(const analysis_pair *lag, int s, FILE *out)
         const analysis_tally *t = lag->reuse[s][r];
         fprintf(out, "   %5.3f %6.4f %6.4f", t[0].recall, t[0].rel_l2, t[1].rel_l2);
     }
-    fprintf(out, "   %6.4f\n", lag->library[s].rel_l2);
+    fprintf(out, "   %6.4f\n", lag->mc_sparse[s].rel_l2);
 }
 
 static mcsa_status lag_table(const analysis *a, int s, FILE *out, mcsa_error *error)
@@ -164,7 +164,8 @@ static void layer_table(const analysis *a, int s, FILE *out)
         int length = fprintf(out, "layer %d, branch %d", layer->layer, layer->branch);
         fprintf(out, "%*s", NAME - length, "");
         for (int k = 0; k < 3; k++) fprintf(out, "   %5.3f %6.4f", tallies[k]->recall, tallies[k]->rel_l2);
-        if (layer->reused[s].calls) fprintf(out, "   %6.4f   %6.4f", layer->reused[s].rel_l2, layer->library[s].rel_l2);
+        if (layer->reused[s].calls)
+            fprintf(out, "   %6.4f   %6.4f", layer->reused[s].rel_l2, layer->mc_sparse[s].rel_l2);
         fputc('\n', out);
     }
     fputs(

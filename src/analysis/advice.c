@@ -14,7 +14,7 @@ static const double GROUP_SLACK_DB = 2;
 
 static double measured(const analysis *a, int density, int pair)
 {
-    return a->pair[pair].library[density].rel_l2;
+    return a->pair[pair].mc_sparse[density].rel_l2;
 }
 
 /* The first pair of the measured anchor nearest to `anchor`, of two the earlier one; -1 without pairs. */

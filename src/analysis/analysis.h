@@ -47,7 +47,7 @@ typedef struct analysis_pair {
     /* [.][.][0] the sparse output of `step`; [1] the same with dense - sparse of `anchor` added, so that its rel_l2 is
      * how far that residual drifted.  recall is equal in both. */
     analysis_tally reuse[ANALYSIS_DENSITIES][ANALYSIS_REUSES][2];
-    analysis_tally library[ANALYSIS_DENSITIES]; /* MC-Sparse as it comes: groups, clusters, means and residual of
+    analysis_tally mc_sparse[ANALYSIS_DENSITIES]; /* MC-Sparse as it comes: groups, clusters, means and residual of
                                                    `anchor` at `step`, by a run of the library; recall is not known */
 } analysis_pair;
 
@@ -56,8 +56,8 @@ typedef struct analysis_layer {
     int layer, branch;
     analysis_tally pooled[ANALYSIS_DENSITIES], tokens[ANALYSIS_DENSITIES]; /* ANALYSIS_POOLED, ANALYSIS_PDDP_TOKENS */
     analysis_tally own[ANALYSIS_DENSITIES];                                /* per query */
-    analysis_tally reused[ANALYSIS_DENSITIES];  /* ANALYSIS_OLD_TOKENS with the residual, over all pairs of steps */
-    analysis_tally library[ANALYSIS_DENSITIES]; /* MC-Sparse as it comes, over the same */
+    analysis_tally reused[ANALYSIS_DENSITIES];    /* ANALYSIS_OLD_TOKENS with the residual, over all pairs of steps */
+    analysis_tally mc_sparse[ANALYSIS_DENSITIES]; /* MC-Sparse as it comes, over the same */
 } analysis_layer;
 
 typedef struct analysis {

@@ -41,7 +41,7 @@ static mcsa_status reuse_at(analysis_series *s, mcsa_run *run, int step, int den
     for (int anchor = 0; anchor < step; anchor++) {
         TRY(attend(s, run, anchor, step, error));
         TRY(machine->kernels->read_rows(machine->backend, &head->out, head->every, head->N, s->out, error));
-        analysis_sums_add(&s->pair[anchor * s->steps + step].library[density], s->moment[step].dense, s->out, NULL,
+        analysis_sums_add(&s->pair[anchor * s->steps + step].mc_sparse[density], s->moment[step].dense, s->out, NULL,
                           (int64_t)head->N * head->D, machine->threads);
     }
     return step + 1 < s->steps ? attend(s, run, step, step, error) : MCSA_OK;
@@ -50,9 +50,9 @@ static mcsa_status reuse_at(analysis_series *s, mcsa_run *run, int step, int den
 mcsa_status analysis_series_library(analysis_series *s, int h, mcsa_error *error)
 {
     for (int density = 0; s->steps > 1 && density < s->chooser->densities; density++) {
-        mcsa_run *run = NULL;
-        mcsa_status status = analysis_series_load(s, 0, h, error);
-        if (status == MCSA_OK) status = open_run(&run, s, density, error);
+        mcsa_run *run;
+        TRY(open_run(&run, s, density, error));
+        mcsa_status status = MCSA_OK;
         for (int step = 0; status == MCSA_OK && step < s->steps; step++) {
             status = analysis_series_load(s, step, h, error);
             if (status == MCSA_OK) status = reuse_at(s, run, step, density, error);

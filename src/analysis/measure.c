@@ -36,7 +36,7 @@ static void start_sums(analysis_series *s)
     }
     for (int p = 0; p < s->steps * s->steps; p++) {
         s->pair[p].output = analysis_sums_start();
-        for (int i = 0; i < ANALYSIS_DENSITIES; i++) s->pair[p].library[i] = analysis_sums_start();
+        for (int i = 0; i < ANALYSIS_DENSITIES; i++) s->pair[p].mc_sparse[i] = analysis_sums_start();
         for (int i = 0; i < ANALYSIS_DENSITIES; i++)
             for (int r = 0; r < ANALYSIS_REUSES; r++)
                 s->pair[p].reuse[i][r][0] = s->pair[p].reuse[i][r][1] = analysis_sums_start();
@@ -103,8 +103,15 @@ mcsa_status analysis_series_load(analysis_series *s, int step, int h, mcsa_error
 static mcsa_status check_calls(const analysis_series *s, int H, mcsa_error *error)
 {
     analysis_call call;
+    float scale = 0;
     for (int step = 0; step < s->steps; step++) {
         TRY(load_call(s, step, &call, error));
+        if (step == 0) scale = call.scale;
+        if (call.scale != scale) /* a run of the library has one */
+            return mcsa_fail(error, MCSA_EINVAL,
+                             "step %d, layer %d, branch %d scales its scores by %g, the first step by %g; analyse them "
+                             "apart",
+                             call.at.step, call.at.layer, call.at.branch, (double)call.scale, (double)scale);
         if (call.q.shape[0] != H)
             return mcsa_fail(error, MCSA_EINVAL, "step %d, layer %d, branch %d has %lld heads, the first call %d",
                              call.at.step, call.at.layer, call.at.branch, (long long)call.q.shape[0], H);
@@ -146,8 +153,8 @@ static void add_pairs(analysis *out, const analysis_series *s)
                     for (int added = 0; added < 2; added++)
                         analysis_tally_add(&pair->reuse[i][r][added], &sums->reuse[i][r][added]);
                 analysis_tally_add(&layer->reused[i], &sums->reuse[i][ANALYSIS_OLD_TOKENS][1]);
-                add_output(&pair->library[i], sums->library[i]);
-                add_output(&layer->library[i], sums->library[i]);
+                add_output(&pair->mc_sparse[i], sums->mc_sparse[i]);
+                add_output(&layer->mc_sparse[i], sums->mc_sparse[i]);
             }
         }
 }
@@ -324,7 +331,7 @@ analysis_split analysis_split_at(const analysis *a, int density)
 static void merge_pair(analysis_pair *to, const analysis_pair *from, int densities)
 {
     analysis_tally_merge(&to->output, &from->output);
-    for (int i = 0; i < densities; i++) analysis_tally_merge(&to->library[i], &from->library[i]);
+    for (int i = 0; i < densities; i++) analysis_tally_merge(&to->mc_sparse[i], &from->mc_sparse[i]);
     for (int i = 0; i < densities; i++)
         for (int r = 0; r < ANALYSIS_REUSES; r++)
             for (int added = 0; added < 2; added++)

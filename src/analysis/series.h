@@ -24,7 +24,7 @@ typedef struct analysis_step_sums {
 typedef struct analysis_pair_sums {
     analysis_sums output;
     analysis_sums reuse[ANALYSIS_DENSITIES][ANALYSIS_REUSES][2];
-    analysis_sums library[ANALYSIS_DENSITIES];
+    analysis_sums mc_sparse[ANALYSIS_DENSITIES];
 } analysis_pair_sums;
 
 typedef struct analysis_series {

@@ -1,4 +1,4 @@
-/* tensor.h - checks of borrowed views, made once at the public wall. */
+/* tensor.h - borrowed views: checks, made once at the public wall, and parts. */
 #ifndef MCSA_BASE_TENSOR_H
 #define MCSA_BASE_TENSOR_H
 
@@ -23,6 +23,15 @@ static inline void *mcsa_tensor_row(const mcsa_tensor *tensor, int64_t h, int64_
 {
     return (char *)tensor->data +
            (int64_t)mcsa_dtype_bytes(tensor->dtype) * (h * tensor->stride[0] + n * tensor->stride[1]);
+}
+
+/* Head h alone. */
+static inline mcsa_tensor mcsa_tensor_head(const mcsa_tensor *tensor, int64_t h)
+{
+    mcsa_tensor head = *tensor;
+    head.data = mcsa_tensor_row(tensor, h, 0);
+    head.shape[0] = 1;
+    return head;
 }
 
 #endif

@@ -110,14 +110,6 @@ mcsa_status rival_rung_begin(rival_rung *rung, const rival_call *call, rival_kep
     return MCSA_OK;
 }
 
-static mcsa_tensor tensor_head(const mcsa_tensor *t, int h)
-{
-    mcsa_tensor head = *t;
-    head.data = mcsa_tensor_row(t, h, 0);
-    head.shape[0] = 1;
-    return head;
-}
-
 static rival_partition partition_head(const rival_partition *p, int h)
 {
     rival_partition head = { .H = 1, .N = p->N, .P = p->P };
@@ -130,8 +122,8 @@ mcsa_status rival_rung_mass(const rival_rung *rung, const rival_call *call, cons
                             float *mass, mcsa_error *error)
 {
     const mcsa_qkv *x = call->x;
-    mcsa_tensor q = tensor_head(x->q, h), k = tensor_head(x->k, h), v = tensor_head(x->v, h),
-                out = tensor_head(x->out, h);
+    mcsa_tensor q = mcsa_tensor_head(x->q, h), k = mcsa_tensor_head(x->k, h), v = mcsa_tensor_head(x->v, h),
+                out = mcsa_tensor_head(x->out, h);
     mcsa_qkv head = { .q = &q, .k = &k, .v = &v, .out = &out, .dims = x->dims, .scale = x->scale };
     head.dims.H = 1;
     rival_partition queries = partition_head(&choice->queries, h), keys = partition_head(&choice->keys, h);

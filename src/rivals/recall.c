@@ -102,19 +102,11 @@ static mcsa_status reserve(rival_recall *recall, int N, int D, mcsa_error *error
     return MCSA_OK;
 }
 
-static mcsa_tensor head_of(const mcsa_tensor *x, int h)
-{
-    mcsa_tensor head = *x;
-    head.data = mcsa_tensor_row(x, h, 0);
-    head.shape[0] = 1;
-    return head;
-}
-
 /* Keys and sampled queries of head h. */
 static mcsa_status read_head(rival_recall *recall, const mcsa_qkv *x, int h, sample *s, mcsa_error *error)
 {
     const int N = x->dims.N, D = x->dims.D;
-    const mcsa_tensor q = head_of(x->q, h), k = head_of(x->k, h);
+    const mcsa_tensor q = mcsa_tensor_head(x->q, h), k = mcsa_tensor_head(x->k, h);
     s->count = N < RIVAL_RECALL_QUERIES ? N : RIVAL_RECALL_QUERIES;
     for (int r = 0; r < s->count; r++) s->index[r] = middle(r, s->count, N);
     TRY(recall->kernels->read_rows(recall->backend, &q, s->index, s->count, s->rows, error));

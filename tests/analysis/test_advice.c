@@ -15,7 +15,7 @@ static void fill(analysis *a, const double *slope, int densities)
             p->anchor = anchor;
             p->step = step;
             for (int s = 0; s < densities; s++)
-                p->library[s] = (analysis_tally){ .calls = 1, .rel_l2 = slope[s] * (step - anchor) };
+                p->mc_sparse[s] = (analysis_tally){ .calls = 1, .rel_l2 = slope[s] * (step - anchor) };
         }
     for (int s = 0; s < densities; s++) {
         a->density[s] = 0.1 * (s + 1);
@@ -104,7 +104,7 @@ static void fast_drift_makes_a_dense_start(void **state)
     analysis a;
     fill(&a, (double[]){ 0.03 }, 1);
     for (int p = 0; p < a.pairs; p++)
-        if (a.pair[p].anchor < 3) a.pair[p].library[0].rel_l2 = 0.5;
+        if (a.pair[p].anchor < 3) a.pair[p].mc_sparse[0].rel_l2 = 0.5;
     analysis_advice advice = advise(&a, 0.1, 0, 0);
     for (int t = 0; t < 3; t++) assert_int_equal(advice.actions[t], MCSA_DENSE);
     assert_int_equal(advice.actions[3], MCSA_ANCHOR);
@@ -119,7 +119,7 @@ static void expectations_are_linear_between_what_was_measured(void **state)
         { .anchor = 2, .step = 4 }, { .anchor = 2, .step = 8 }, { .anchor = 2, .step = 10 }, { .anchor = 8, .step = 10 }
     };
     const double drift[] = { 0.1, 0.3, 0.2, 0.05 };
-    for (int p = 0; p < 4; p++) pairs[p].library[0].rel_l2 = drift[p];
+    for (int p = 0; p < 4; p++) pairs[p].mc_sparse[0].rel_l2 = drift[p];
     analysis a = { .densities = 1, .pairs = 4, .pair = pairs };
     const struct {
         int anchor, step;

@@ -10,6 +10,7 @@ static const double densities[] = { 0.1, 0.3, 1 };
 
 typedef struct source_data {
     test_tensor tensor[CALLS][3]; /* q, k, v */
+    float scale[CALLS];
 } source_data;
 
 static mcsa_status load(void *user, int i, analysis_call *call, mcsa_error *error)
@@ -17,7 +18,7 @@ static mcsa_status load(void *user, int i, analysis_call *call, mcsa_error *erro
     const source_data *data = user;
     (void)error;
     *call = (analysis_call){
-        { steps[i], 0, 0 }, data->tensor[i][0].view, data->tensor[i][1].view, data->tensor[i][2].view, 0.4f
+        { steps[i], 0, 0 }, data->tensor[i][0].view, data->tensor[i][1].view, data->tensor[i][2].view, data->scale[i]
     };
     return MCSA_OK;
 }
@@ -25,6 +26,7 @@ static mcsa_status load(void *user, int i, analysis_call *call, mcsa_error *erro
 /* Each call is 0.9 of the one before and 0.44 of its own. */
 static void fill(source_data *data)
 {
+    for (int i = 0; i < CALLS; i++) data->scale[i] = 0.4f;
     for (int i = 0; i < CALLS; i++)
         for (int t = 0; t < 3; t++) {
             data->tensor[i][t] = test_tensor_make(H, N, D, MCSA_F32, TEST_HND);
@@ -82,8 +84,8 @@ static void pairs_are_what_a_run_misses(void **state)
         const analysis_pair *pair = &found.pair[p];
         assert_true(pair->anchor == steps[anchor] && pair->step == steps[step]);
         for (size_t s = 0; s < TEST_COUNT(densities); s++) {
-            double expected = missed(&data, densities[s], anchor, step), said = pair->library[s].rel_l2;
-            assert_int_equal(pair->library[s].calls, 1);
+            double expected = missed(&data, densities[s], anchor, step), said = pair->mc_sparse[s].rel_l2;
+            assert_int_equal(pair->mc_sparse[s].calls, 1);
             if (!(fabs(said - expected) <= 2e-5))
                 fail_msg("pair %d, s = %g: %g, a run has %g", p, densities[s], said, expected);
             assert_true(densities[s] == 1 ? said < 1e-4 : said > 0.01);
@@ -92,11 +94,14 @@ static void pairs_are_what_a_run_misses(void **state)
         if (++step == CALLS) step = ++anchor + 1;
     }
     for (size_t s = 0; s < TEST_COUNT(densities); s++) {
-        assert_int_equal(found.layer[0].library[s].calls, found.pairs);
-        assert_true(fabs(found.layer[0].library[s].rel_l2 - mean[s]) < 1e-12);
-        assert_true(fabs(analysis_expected_error(&found, (int)s, 2, 9) - found.pair[4].library[s].rel_l2) < 1e-12);
+        assert_int_equal(found.layer[0].mc_sparse[s].calls, found.pairs);
+        assert_true(fabs(found.layer[0].mc_sparse[s].rel_l2 - mean[s]) < 1e-12);
+        assert_true(fabs(analysis_expected_error(&found, (int)s, 2, 9) - found.pair[4].mc_sparse[s].rel_l2) < 1e-12);
     }
     analysis_free(&found);
+    data.scale[2] = 0.5f;
+    assert_int_equal(analysis_measure(&found, &options, &source, &error), MCSA_EINVAL);
+    assert_non_null(strstr(error.text, "step 5, layer 0, branch 0 scales its scores by 0.5, the first step by 0.4"));
     for (int i = 0; i < CALLS; i++)
         for (int t = 0; t < 3; t++) test_tensor_free(&data.tensor[i][t]);
 }
